@@ -1,0 +1,146 @@
+"""What a reader returns: a `Trace` of columnar tables, metadata and notes on data quality.
+
+Columns, never dicts of events. Every table is a pandas DataFrame over numpy columns with a fresh RangeIndex. Times are
+integer nanoseconds since `Metadata.base_time_ns` (exactly as recorded: decimal microseconds times 1000). Text is
+interned once in `Trace.strings`; a column that holds text holds int32 codes into it. Unknown integers are `MISSING`,
+unknown floats NaN.
+
+Tables and their columns (dtype int64 unless said otherwise):
+
+    kernels      name i32, kind i8 (KERNEL, MEMCPY, MEMSET), start_ns, duration_ns, device i32, stream, correlation,
+                 external_id, graph_id, graph_node_id, grid_x grid_y grid_z block_x block_y block_z (i32),
+                 occupancy f32 (percent, as recorded), blocks_per_sm f32, bytes (memcpy, memset), context
+                 sorted by (device, start_ns, row in the file)
+    launches     name i32, thread i32, start_ns, duration_ns, correlation, external_id
+                 runtime and driver calls, sorted by start_ns
+    ops          name i32, thread i32, start_ns, duration_ns, external_id, dims i32, types i32, concrete i32,
+                 strides i32 (codes of the raw JSON text, MISSING without record_shapes), parent i32 (row of the
+                 innermost enclosing op on the same thread, MISSING for a root), sequence, sorted by
+                 (thread, start_ns, -duration_ns)
+    annotations  name i32, kind i8 (USER, GPU_USER), start_ns, duration_ns, thread i32, device i32, stream, external_id
+    syncs        name i32, start_ns, duration_ns, device i32, stream, correlation
+    counters     name i32, start_ns, device i32, value f64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+MISSING = -1
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+USER, GPU_USER = 0, 1
+
+Severity = Literal["info", "warning", "error"]
+
+_ID = np.int64
+_CODE = np.int32
+
+KERNEL_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "kind": np.int8, "start_ns": _ID, "duration_ns": _ID, "device": np.int32, "stream": _ID,
+    "correlation": _ID, "external_id": _ID, "graph_id": _ID, "graph_node_id": _ID,
+    "grid_x": np.int32, "grid_y": np.int32, "grid_z": np.int32,
+    "block_x": np.int32, "block_y": np.int32, "block_z": np.int32,
+    "occupancy": np.float32, "blocks_per_sm": np.float32, "bytes": _ID, "context": _ID,
+}  # fmt: skip
+LAUNCH_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "thread": np.int32, "start_ns": _ID, "duration_ns": _ID, "correlation": _ID, "external_id": _ID,
+}  # fmt: skip
+OP_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "thread": np.int32, "start_ns": _ID, "duration_ns": _ID, "external_id": _ID,
+    "dims": _CODE, "types": _CODE, "concrete": _CODE, "strides": _CODE, "parent": np.int32, "sequence": _ID,
+}  # fmt: skip
+ANNOTATION_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "kind": np.int8, "start_ns": _ID, "duration_ns": _ID, "thread": np.int32,
+    "device": np.int32, "stream": _ID, "external_id": _ID,
+}  # fmt: skip
+SYNC_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "start_ns": _ID, "duration_ns": _ID, "device": np.int32, "stream": _ID, "correlation": _ID,
+}  # fmt: skip
+COUNTER_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "start_ns": _ID, "device": np.int32, "value": np.float64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One thing a reader of the report must know about the data: lost, repaired or inconsistent.
+
+    `code` is stable and machine-readable (snake_case); its sentence stands in `report/strings.py`. `count` is how many
+    events (or whatever the sentence counts) it concerns, `detail` the specific that the sentence quotes, if any.
+    """
+
+    code: str
+    severity: Severity
+    count: int = 1
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file behind a trace. `name` is its base name, `bytes` its size as given (compressed where it was)."""
+
+    name: str
+    sha256: str
+    format: str  # "kineto-json", "kineto-json.gz", "kineto-json.zst"
+    bytes: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """One entry of Kineto's deviceProperties (or the older computeProperties)."""
+
+    id: int
+    name: str
+    memory_bytes: int | None
+    compute_major: int | None
+    compute_minor: int | None
+    num_sms: int | None
+    warp_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The known top-level facts of a trace; unknown keys are dropped (they hold environments and tokens).
+
+    `producer` maps torch, cuda_runtime, cuda_driver, cupti, hip_runtime, hip_driver, roctracer, vllm, ... to version
+    strings, where recorded. `recorded_at_ns` is nanoseconds since the epoch. `collector` is the recorder's own block
+    (top-level key `traceanalyzer`).
+    """
+
+    base_time_ns: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+    devices: tuple[DeviceProperties, ...] = ()
+    producer: Mapping[str, str] | None = None
+    host_hash: str | None = None
+    recorded_at_ns: int | None = None
+    record_shapes: bool | None = None
+    with_stack: bool | None = None
+    collector: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recorded process: columns, metadata and what was lost on the way. See the module docstring."""
+
+    source: Source
+    strings: tuple[str, ...]
+    threads: tuple[str, ...]
+    kernels: pd.DataFrame
+    launches: pd.DataFrame
+    ops: pd.DataFrame
+    annotations: pd.DataFrame
+    syncs: pd.DataFrame
+    counters: pd.DataFrame
+    metadata: Metadata
+    quality: tuple[Note, ...]
+
+    def text(self, code: int) -> str:
+        """The interned text of a code; the empty string for MISSING."""
+        return self.strings[code] if code >= 0 else ""
