@@ -1,0 +1,103 @@
+"""What every term of the report means, how its figure is computed, and how to read the page.
+
+Formulas follow the roofline model (Williams, Waterman and Patterson, CACM 2009), NVML's definition of GPU utilisation
+and the usual definitions of MFU and MBU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DEFINITIONS: Mapping[str, tuple[str, str]] = {
+    "span": (
+        "Analysed span",
+        "From the start of the first GPU activity to the end of the last one, per device. All shares of time are "
+        "shares of it unless another base is named.",
+    ),
+    "gpu-util": (
+        "GPU-Util",
+        "Share of the span in which at least one kernel runs, copies left out: the figure nvidia-smi shows. It says "
+        "nothing of how much of the GPU the kernel uses. Holes in the recording do not count.",
+    ),
+    "bandwidth-share": (
+        "Memory bandwidth used",
+        "Bytes the algorithms must move, divided by the time and by the bandwidth of the sheet. Bytes that are not "
+        "known count as none, so the true figure may be higher; the page says at least where that is so.",
+    ),
+    "compute-share": (
+        "Compute used",
+        "FLOPs counted, divided by the time and by the dense peak of the sheet for the data type used. For useful "
+        "tokens alone this is MFU.",
+    ),
+    "tensor-core-useful": (
+        "Tensor cores useful",
+        "The time the FLOPs of the tensor-core kernels take at the peak, as a share of the span. Where the work of "
+        "some kernels is not known this is a range: from none of their time to all of it.",
+    ),
+    "phase": (
+        "Phase",
+        "Prefill reads the prompt, many tokens in one step; decode writes one token per sequence and step. A mixed "
+        "step does both. What the evidence does not settle is other; nothing is put into a phase by default.",
+    ),
+    "step": (
+        "Step",
+        "One forward pass of the model. Averages and percentiles use steps that lie wholly inside the recording.",
+    ),
+    "bound": (
+        "Bound",
+        "What takes the most of the time that could be saved: memory, compute, the host, or communication.",
+    ),
+    "ledger": (
+        "Ledger",
+        "Every nanosecond of the span is in exactly one bucket. Where activities overlap, a tensor-core kernel "
+        "counts before another kernel, a kernel before communication, communication before copies, copies before "
+        "idle.",
+    ),
+    "arithmetic-intensity": (
+        "Arithmetic intensity",
+        "FLOPs per byte. Below the ridge (peak divided by bandwidth) memory is the limit, above it compute is.",
+    ),
+    "roofline": (
+        "Roofline",
+        "The highest rate a kernel can reach at its arithmetic intensity: the lower of the peak and intensity times "
+        "bandwidth.",
+    ),
+    "floor": (
+        "Floor",
+        "The least time a decode step can take: the bytes of the weights and of the KV cache it reads, over the "
+        "bandwidth. The step reads them again for every token, which is why a larger batch costs little.",
+    ),
+    "mbu": (
+        "MBU",
+        "Floor over measured time of the step, gaps included; busy MBU leaves the gaps out.",
+    ),
+    "mfu": ("MFU", "FLOPs of the useful tokens over the time and the peak."),
+    "wasted": (
+        "Wasted time",
+        "Time of a kernel beyond what its FLOPs at the peak or its bytes at full bandwidth need, whichever is "
+        "longer. Not known where the work is not known.",
+    ),
+    "ttft": (
+        "TTFT",
+        "Time to first token: from the first GPU activity of the prompt to the end of the step that gives it.",
+    ),
+    "tpot": ("TPOT", "Time per output token: the period of the decode steps, gaps between them included."),
+    "grid-fill": ("Grid fill", "Blocks of the kernel over the number of multiprocessors, at most 1."),
+}
+"""Anchor -> (term, meaning). Every term has an anchor `def-...` on the page."""
+
+METHOD: tuple[str, ...] = (
+    "Kernels are tied to the operator that launched them by correlation ids, and to steps by the launch, not by time.",
+    "FLOPs and bytes come from the tensor shapes of the operators; nothing is estimated from times.",
+    "What is not known is shown as unknown, never as zero, and counted neither as idle nor as useful.",
+    "All interval arithmetic is on integer nanoseconds, and overlapping activities are united, not added.",
+    "Figures have three significant digits; the full precision is in the embedded JSON.",
+)
+
+READING: tuple[str, ...] = (
+    "Start with the sentence at the top and the three meters under it: a GPU that is always busy can still do little.",
+    "Compare prefill with decode: the same model is usually bound by compute in one and by memory in the other.",
+    "In the ledger, look for the widest segment that is not useful; its row in the table says what it means.",
+    "The floor says how far a decode step is from the best this card can do with these weights and this context.",
+    "A figure marked with a warning sign is above what the hardware can do: check the GPU, the clocks or the counts.",
+)

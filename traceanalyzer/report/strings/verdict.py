@@ -1,0 +1,128 @@
+"""The verdict: one sentence that says what binds the run, with its numbers, and sentences for what does not help.
+
+What could be wrong: a sentence is only as good as the bound it is given. It names the figures it rests on, so that a
+reader can disagree; figures that are not known are left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report.strings.labels import PHASES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadlineFacts:
+    """What a headline may quote; None where it is not known. Shares are of the phase's time, or of a peak.
+
+    `phase` is the phase the verdict speaks about (decode where there is one), None for the whole run.
+    """
+
+    workload: str = "unknown"
+    phase: str | None = None
+    time_share: float | None = None
+    step_us: float | None = None
+    floor_ratio: float | None = None
+    bandwidth_share: float | None = None
+    compute_share: float | None = None
+    idle_share: float | None = None
+    communication_share: float | None = None
+    no_tensor_core_share: float | None = None
+    gpu_util: float | None = None
+
+
+RULED_OUT: Mapping[str, str] = {
+    "more_compute": "More compute does not help: the arithmetic already waits for something else.",
+    "more_bandwidth": "More memory bandwidth does not help: the bytes are not what takes the time.",
+    "fewer_launches": "Graphs or fewer launches do not help: the GPU hardly ever waits for the host.",
+    "faster_host": "A faster host does not help: the GPU hardly ever waits for it.",
+    "smaller_weights": "Smaller weights do not help: reading them is not what takes the time.",
+    "smaller_kv": "A smaller KV cache does not help: reading it is a small part of the step.",
+    "larger_batch": "A larger batch does not help: the arithmetic is already the limit.",
+    "faster_links": "Faster links do not help: hardly any time goes to communication.",
+    "gpu_util": "GPU-Util says nothing here: it counts the time any kernel runs, not what the kernel achieves.",
+}
+"""What has been looked at and does not help, by code."""
+
+
+def headline(bound: str, facts: HeadlineFacts) -> str:
+    """One sentence: what binds the phase, and the figures that say so.
+
+    Args:
+        bound: memory, compute, host, communication, mixed or unknown.
+        facts: the figures to quote.
+    """
+    if facts.workload == "training":
+        return _sentence("This is a training run, not generation", _busy_clauses(facts))
+    if facts.workload == "capture":
+        return "This trace holds a graph capture: hardly anything ran on the GPU, so it says nothing about speed."
+    subject = PHASES.get(facts.phase, "The run") if facts.phase else "The run"
+    clauses = {
+        "memory": (_clause("it reads {} of the memory bandwidth", facts.bandwidth_share),
+                   _clause("and computes at {} of the peak", facts.compute_share)),
+        "compute": (_clause("it computes at {} of the peak", facts.compute_share),
+                    _clause("and reads {} of the memory bandwidth", facts.bandwidth_share)),
+        "host": (_clause("the GPU is idle {} of the time", facts.idle_share),
+                 _clause("while memory bandwidth is used to {}", facts.bandwidth_share)),
+        "communication": (_clause("{} of the time goes to moving data between GPUs", facts.communication_share),),
+        "mixed": (_clause("{} of the time the GPU is idle", facts.idle_share),
+                  _clause("{} of the memory bandwidth", facts.bandwidth_share),
+                  _clause("{} of the compute peak", facts.compute_share)),
+        "unknown": _busy_clauses(facts),
+    }  # fmt: skip
+    said = [clause for clause in clauses.get(bound, clauses["unknown"]) if clause]
+    opening = _OPENINGS.get(bound, _OPENINGS["unknown"]).format(subject, within=subject.lower())
+    text = _sentence(opening, said)
+    return " ".join([text, *_step_sentence(facts)])
+
+
+def ruled_out(code: str) -> str:
+    """The sentence for something that does not help; a text that is no code is returned as it is."""
+    return RULED_OUT.get(code, code)
+
+
+_OPENINGS: Mapping[str, str] = {
+    "memory": "{} is bound by memory bandwidth",
+    "compute": "{} is bound by compute",
+    "host": "{} is bound by the host, which cannot feed the GPU fast enough",
+    "communication": "{} is bound by communication",
+    "mixed": "{} has no single bound",
+    "unknown": "What binds {within} cannot be told from this trace",
+}
+
+
+def _busy_clauses(facts: HeadlineFacts) -> list[str]:
+    return [
+        clause
+        for clause in (
+            _clause("a kernel runs {} of the time", facts.gpu_util),
+            _clause("{} of the time goes to kernels without tensor cores", facts.no_tensor_core_share),
+            _clause("the GPU is idle {} of the time", facts.idle_share) if facts.gpu_util is None else None,
+        )
+        if clause
+    ]
+
+
+def _step_sentence(facts: HeadlineFacts) -> list[str]:
+    if not fmt.known(facts.step_us):
+        return []
+    if not fmt.known(facts.floor_ratio):
+        return [f"A step takes {fmt.duration(facts.step_us)}."]
+    return [f"A step takes {fmt.duration(facts.step_us)}, {fmt.factor(facts.floor_ratio)} its floor."]
+
+
+def _clause(template: str, share: float | None) -> str | None:
+    return template.format(fmt.percent(share)) if fmt.known(share) else None
+
+
+def _sentence(opening: str, clauses: list[str] | tuple[str, ...]) -> str:
+    if not clauses:
+        return f"{opening}."
+    first, *rest = clauses
+    joined = first
+    for clause in rest:
+        joined += f" {clause}" if clause.startswith(("and ", "while ")) else f", {clause}"
+    joined = joined.removeprefix("and ").removeprefix("while ")
+    return f"{opening}: {joined}."
