@@ -1,0 +1,71 @@
+# `make demo` and `make test` are all the set-up there is: each makes its own virtual environment.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT := out
+# Bytes compiled while installing are what the first run would wait for.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOAK_MINUTES ?= 30
+
+.PHONY: help demo test lint soak samples screenshots clean
+
+help:
+	@echo "make demo     record a tiny generation, analyse it and the samples, print the pages' paths"
+	@echo "make test     ruff, mypy, import-linter and the tests"
+	@echo "make soak     the long stress tests, at most $(SOAK_MINUTES) minutes"
+	@echo "make samples  render the sample's page and the JSON schema anew"
+	@echo "make clean    remove $(VENV), $(OUT) and caches"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name it with PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps make a second run start at once; a changed pyproject.toml installs again.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV); the first time this downloads PyTorch and takes minutes" >&2
+	$(PIP) install --editable '.[samples]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV); the first time this downloads PyTorch and takes minutes" >&2
+	$(PIP) install --editable '.[dev]'
+	$(BIN)/python -m pip check
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	@mkdir -p $(OUT)/recorded
+	@$(BIN)/python samples/record_cpu.py --out $(OUT)/recorded --only tiny-llama-cpu
+	@pages=(); \
+	while IFS= read -r trace; do \
+	  name=$$(basename "$$trace" | sed -E 's/\.json(\.gz|\.zst)?$$//'); \
+	  [[ $$trace != $(OUT)/* ]] || name="recorded-$$name"; \
+	  $(BIN)/traceanalyzer report "$$trace" -o "$(OUT)/$$name.html" --force --quiet; \
+	  pages+=("$(CURDIR)/$(OUT)/$$name.html"); \
+	done < <(ls $(OUT)/recorded/*.json.gz && find samples -name '*.json.gz' -o -name '*.json.zst' | sort); \
+	echo "Open these pages in a browser:"; printf '  %s\n' "$${pages[@]}"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -m "not soak" -n auto
+
+soak: $(VENV)/.dev
+	timeout --foreground $(SOAK_MINUTES)m $(BIN)/python -m pytest -m soak
+
+samples: $(VENV)/.dev
+	$(BIN)/traceanalyzer report samples/tiny-llama-cpu.json.gz -o samples/tiny-llama-cpu.html --quiet
+	$(BIN)/python docs/schema.py > docs/report.schema.json
+
+screenshots: $(VENV)/.dev
+	$(BIN)/python docs/screenshots.py
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build

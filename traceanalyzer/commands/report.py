@@ -1,0 +1,235 @@
+"""`traceanalyzer report`: from traces to the page, the document, Markdown and the terminal's summary.
+
+A page made earlier can be given in place of traces: its embedded document is read back, and every output can be made
+from it, but nothing that would change the analysis.
+"""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceanalyzer.commands import values
+from traceanalyzer.commands.output import STDOUT, Target, target, write_stdout
+from traceanalyzer.commands.progress import Progress, say
+from traceanalyzer.errors import InputError
+
+if TYPE_CHECKING:
+    from traceanalyzer.report.document import Report
+
+PAGE_SUFFIX = ".traceanalyzer.html"
+_COMPRESSED = (".gz", ".zst", ".zstd")
+_KINDS = (".json", ".trace", ".pt", ".html", ".htm", ".traceanalyzer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What changes the analysis, checked."""
+
+    gpu: str | None
+    peaks_tflops: dict[str, float]
+    bandwidth_gbs: float | None
+    price: tuple[float, str] | None
+
+    @property
+    def given(self) -> bool:
+        return bool(self.gpu or self.peaks_tflops or self.bandwidth_gbs or self.price)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """Where the renderings go; None: not wanted."""
+
+    page: Target | None
+    document: Target | None
+    markdown: Target | None
+    summary: bool
+
+
+def report(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH",
+            help="Trace files, folders of them, - for standard input, or one page made earlier. "
+            "Several files are the ranks of one run.",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE.html", help=f"Where the page goes [default: NAME{PAGE_SUFFIX}]."),
+    ] = None,
+    document: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write the report's document as JSON; - is stdout.")
+    ] = None,
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown for a ticket; - is stdout.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="ID", help="The GPU it ran on (see `traceanalyzer gpus`).")
+    ] = None,
+    peak_tflops: Annotated[
+        list[str] | None,
+        typer.Option("--peak-tflops", metavar="DTYPE=N", help="Dense peak in TFLOP/s, as bf16=312; repeatable."),
+    ] = None,
+    bandwidth_gbs: Annotated[
+        str | None, typer.Option("--bandwidth-gbs", metavar="N", help="Memory bandwidth in GB/s.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option("--price", metavar="PRICE", help="Price of one GPU, as 2.5/h or '2.5 EUR/h'.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary and no messages, only errors.")] = False,
+) -> None:
+    """Write the report of one run: page, JSON, Markdown.
+
+    Without -o, --json and --markdown the page is written to the current folder and a summary is printed; with any of
+    them only what is asked for is made.
+    """
+    settings = _Settings(
+        gpu=_known_gpu(gpu),
+        peaks_tflops=values.peaks(peak_tflops or ()),
+        bandwidth_gbs=None if bandwidth_gbs is None else values.positive("--bandwidth-gbs", bandwidth_gbs),
+        price=None if price is None else values.price(price),
+    )
+    outputs = _outputs(paths, output, document, markdown, force, open_page, quiet)
+    with Progress(quiet) as progress:
+        result = _load(paths, settings, progress)
+        progress.show("writing the report")
+        pages = _rendered(result, outputs)
+    for place, text in pages:
+        place.write(text)
+    if outputs.page is not None and outputs.page.path is not None:
+        if not quiet:
+            say(f"wrote {outputs.page.path}")
+        if open_page:
+            webbrowser.open(outputs.page.path.resolve().as_uri())
+
+
+def _known_gpu(gpu: str | None) -> str | None:
+    """The id, checked before a long trace is read."""
+    if gpu is None:
+        return None
+    from traceanalyzer.catalog.gpus import find
+
+    return find(gpu).id
+
+
+def _outputs(
+    paths: Sequence[str],
+    output: str | None,
+    document: str | None,
+    markdown: str | None,
+    force: bool,
+    open_page: bool,
+    quiet: bool,
+) -> _Outputs:
+    nothing_asked = output is None and document is None and markdown is None
+    if [output, document, markdown].count(STDOUT) > 1:
+        raise InputError("only one result can go to standard output")
+    if open_page and output == STDOUT:
+        raise InputError("--open needs a page in a file", "leave out -o -")
+    if output is None and (open_page or (nothing_asked and not _is_page(paths))):
+        output = default_name(paths)
+
+    def checked(option: str, value: str | None, marks: tuple[str, ...]) -> Target | None:
+        if value is None:
+            return None
+        return target(option, value, paths, lambda text: all(mark in text for mark in marks), force)
+
+    on_stdout = STDOUT in (output, document, markdown)
+    return _Outputs(
+        page=checked("-o", output, ('id="traceanalyzer-report"',)),
+        document=checked("--json", document, ('"schema_version"', '"report_id"')),
+        markdown=checked("--markdown", markdown, ("traceanalyzer",)),
+        summary=not quiet and not on_stdout and (nothing_asked or _watched()),
+    )
+
+
+def _watched() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def default_name(paths: Sequence[str]) -> str:
+    """The page's file name in the current folder, from the first path: no folder, no trace suffixes."""
+    first = paths[0]
+    name = "stdin" if first == STDOUT else Path(first).resolve().name
+    known = (*_COMPRESSED, *_KINDS)
+    while Path(name).suffix.lower() in known and Path(name).stem:
+        name = Path(name).stem
+    return (name or "report") + PAGE_SUFFIX
+
+
+def _is_page(paths: Sequence[str]) -> bool:
+    """Whether a page stands among the paths: by its beginning, whatever it is called."""
+    return any(_starts_as_page(Path(path)) for path in paths if path != STDOUT)
+
+
+def _starts_as_page(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as stream:
+            start = stream.read(256)
+    except (OSError, ValueError):  # the reader says what is wrong with it
+        return False
+    return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
+def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Report:
+    if _is_page(paths):
+        return _read_page(paths, settings)
+    progress.show("loading")
+    from traceanalyzer.analysis.pipeline import AnalysisOptions, analyze
+    from traceanalyzer.report.build import build
+    from traceanalyzer.trace import read_traces
+
+    progress.show(f"reading {paths[0]}" if len(paths) == 1 else f"reading {len(paths)} paths")
+    traces = read_traces(paths)
+    progress.show("analysing")
+    amount, currency = settings.price or (None, None)
+    options = AnalysisOptions(
+        gpu=settings.gpu,
+        peaks_tflops=settings.peaks_tflops,
+        bandwidth_gbs=settings.bandwidth_gbs,
+        price_per_gpu_hour=amount,
+        currency=currency,
+    )
+    return build(analyze(traces, options))
+
+
+def _read_page(paths: Sequence[str], settings: _Settings) -> Report:
+    if len(paths) > 1:
+        raise InputError("a page made earlier cannot be combined with other paths", "give the page alone")
+    name = Path(paths[0]).name
+    if settings.given:
+        raise InputError(f"{name} is a finished page: its GPU, peaks and price are fixed", "analyse the trace again")
+    from traceanalyzer.report.html import from_html
+
+    try:
+        return from_html(Path(paths[0]).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{name} cannot be read as a page: {error}") from error
+
+
+def _rendered(result: Report, outputs: _Outputs) -> list[tuple[Target, str]]:
+    """Every text before the first is written: what cannot be rendered leaves no half of the answer behind."""
+    from traceanalyzer import render
+
+    texts: list[tuple[Target, str]] = []
+    if outputs.page is not None:
+        texts.append((outputs.page, render(result, "html")))
+    if outputs.document is not None:
+        texts.append((outputs.document, render(result, "json")))
+    if outputs.markdown is not None:
+        texts.append((outputs.markdown, render(result, "markdown")))
+    if outputs.summary:
+        texts.append((Target(None), render(result, "text")))
+    return texts

@@ -1,0 +1,69 @@
+"""Option values that a user types by hand: prices and peaks. Each parser returns a value or says what is wrong.
+
+Numbers must be finite and above zero: Python reads "nan", "inf" and "1_0" as numbers, and none of them is a price.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from traceanalyzer.errors import InputError
+
+# The dtype words of the GPU catalogue.
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
+DEFAULT_CURRENCY = "USD"
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
+_SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}  # noqa: RUF001 - currency signs as they are typed
+_PRICE = re.compile(
+    rf"\s*(?P<sign>[$€£¥])?\s*(?P<number>{_NUMBER})\s*(?P<code>[A-Za-z]{{3}}|[$€£¥])?\s*(?:/\s*(?:h|hr|hour))?\s*",
+    re.ASCII,
+)
+
+
+def positive(option: str, text: str) -> float:
+    """A finite number above zero.
+
+    Raises:
+        InputError: `text` is none; the message names `option`.
+    """
+    if re.fullmatch(_NUMBER, text.strip(), re.ASCII):
+        value = float(text)
+        if math.isfinite(value) and value > 0:
+            return value
+    raise InputError(f"{option}: {text!r} is not a number above 0")
+
+
+def price(text: str) -> tuple[float, str]:
+    """Price of one GPU for one hour and its currency: "2.5", "2.5/h", "2.5 EUR/h", "$2.50/h".
+
+    Raises:
+        InputError: `text` has another form, or two currencies.
+    """
+    found = _PRICE.fullmatch(text)
+    if found is None or (found["sign"] and found["code"]):
+        raise InputError(f"--price: {text!r} is no price per GPU and hour", "write it as 2.5/h or '2.5 EUR/h'")
+    amount = positive("--price", found["number"])
+    currency = found["sign"] or found["code"] or DEFAULT_CURRENCY
+    return amount, _SYMBOLS.get(currency, currency.upper())
+
+
+def peaks(texts: Sequence[str]) -> dict[str, float]:
+    """Dense peaks in TFLOP/s by dtype, from "bf16=312" or "bf16=312,fp8=624", several times.
+
+    Raises:
+        InputError: a part is no dtype=number, the dtype is unknown, or it is given twice.
+    """
+    result: dict[str, float] = {}
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        dtype, equals, number = part.partition("=")
+        if not equals:
+            raise InputError(f"--peak-tflops: {part!r} is not DTYPE=NUMBER", "for example bf16=312")
+        if dtype not in DTYPES:
+            raise InputError(f"--peak-tflops: unknown dtype {dtype!r}", f"one of {' '.join(DTYPES)}")
+        if dtype in result:
+            raise InputError(f"--peak-tflops: {dtype} is given twice")
+        result[dtype] = positive(f"--peak-tflops {dtype}", number)
+    return result
