@@ -1,7 +1,7 @@
 """The argument shapes of one recorded op call, parsed once per distinct text.
 
-PyTorch records `Input Dims`, `Input type`, `Concrete Inputs` and `Input Strides` as JSON per op. The reader keeps them as
-interned text, so a layer that runs 10,000 times is parsed once. What can go wrong: a TensorList nests one level deeper
+PyTorch records `Input Dims`, `Input type`, `Concrete Inputs` and `Input Strides` as JSON per op. The reader keeps them
+as interned text, so a layer that runs 10,000 times is parsed once. What can go wrong: a TensorList nests one level deeper
 than a tensor, an undefined tensor and a scalar are both `[]`, and damaged text must read as unknown, never as zero.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from math import prod
 
 Dims = tuple[int, ...]
@@ -72,7 +72,7 @@ def _freeze(value: object) -> object:
     return tuple(_freeze(v) for v in value) if isinstance(value, list) else value
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parsed(text: str) -> tuple[object, ...]:
     try:
         value = json.loads(text) if text else []
@@ -81,7 +81,7 @@ def _parsed(text: str) -> tuple[object, ...]:
     return tuple(_freeze(v) for v in value) if isinstance(value, list) else ()
 
 
-@lru_cache(maxsize=None)
+@cache
 def signature(dims: str, types: str, concrete: str, strides: str) -> Signature:
     """Parse the four recorded JSON texts of one op; text that cannot be parsed reads as nothing recorded."""
     return Signature(

@@ -1,0 +1,203 @@
+"""What each phase did and what binds it: prefill against decode, in the same columns.
+
+A phase's duration is the sum of its ledger, so the phases of a device add up to its span. Counts, tokens and averages
+come from complete steps only. FLOPs and bytes are sums over the kernels whose work is known; below 80 % of the kernel
+time known they are unknown, because a sum that misses a fifth of the time says nothing about the phase.
+
+What binds a phase is where most of its time goes: kernels under the compute roof, kernels under the memory roof,
+waiting for the host, or communication. Two causes within a third of each other are `mixed`. Where the work of most kernels is
+unknown, the tokens per step against the ridge point still decide for decode: a weight matrix is used 2 M / b FLOPs per
+byte with M tokens and b bytes per weight (method: GEMM), far below the ridge when M is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis import intervals
+from traceanalyzer.analysis.ledger import Ledger
+from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.tables import KERNEL
+
+KNOWN_ENOUGH = 0.8
+"""Share of kernel time whose work must be known before a phase's sums are shown."""
+
+ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "capture", "warmup", "other")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What binds a phase, how sure that is (0..1), and the share of the phase's time behind it."""
+
+    name: str
+    confidence: float
+    share: float
+    by_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class PhaseSummary:
+    """One phase of one device; times in nanoseconds, work in FLOPs and bytes, None for unknown."""
+
+    phase: str
+    bound: Bound
+    steps: int
+    duration_ns: int
+    busy_ns: int
+    time_share: float
+    idle_ns: int
+    prefill_tokens: int | None
+    decode_tokens: int | None
+    padded_tokens: int | None
+    sequences_mean: float | None
+    context_mean: float | None
+    flops: float | None
+    bytes: float | None
+    compute_share: float | None
+    bandwidth_share: float | None
+    step_ns: tuple[float, float, float, float] | None
+    period_ns_mean: float | None
+    kernels_per_step: float | None
+    launches_per_step: float | None
+    flops_known_share: float | None
+    bytes_known_share: float | None
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Tokens a decode phase put out, one per sequence and step; unknown for other phases."""
+        return self.decode_tokens if self.phase == "decode" else None
+
+
+def summarize(timeline: Timeline, ledger: Ledger) -> list[PhaseSummary]:
+    """One summary per phase that has any time, in the order prefill, decode, ..., other."""
+    present = set(ledger.table["phase"])
+    return [_summary(timeline, ledger, phase) for phase in ORDER if phase in present]
+
+
+def _total(values: pd.Series) -> int | None:
+    known = values.dropna()
+    return int(known.sum()) if len(known) == len(values) and len(known) else None
+
+
+def _mean(values: pd.Series) -> float | None:
+    known = values.dropna()
+    return float(known.mean()) if len(known) == len(values) and len(known) else None
+
+
+def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
+    rows = timeline.table[timeline.table["phase"] == phase]
+    steps = timeline.complete_steps
+    steps = steps[steps["phase"] == phase]
+    entries = ledger.table[ledger.table["phase"] == phase].set_index("bucket")["ns"]
+    duration = int(entries.sum())
+    idle = int(entries[entries.index.str.startswith("idle_")].sum())
+    kernels = rows[rows["kind"] == KERNEL]
+    work = _Work(kernels, duration)
+    counted = kernels[kernels["step"].isin(steps.index)]
+    spans = (steps["end_ns"] - steps["start_ns"]).to_numpy(np.float64)
+    periods = periods_ns(timeline, steps.index)
+    launches = counted.loc[counted["launch"] >= 0, "launch"].nunique()
+    start = rows["start_ns"].to_numpy(np.int64)
+    busy = intervals.union(start, start + rows["duration_ns"].to_numpy(np.int64)).length
+    return PhaseSummary(
+        phase=phase,
+        bound=_bound(timeline, kernels, entries, duration, _mean(steps["tokens"])),
+        steps=len(steps),
+        duration_ns=duration,
+        busy_ns=busy,
+        time_share=duration / timeline.span_ns if timeline.span_ns else 0.0,
+        idle_ns=idle,
+        prefill_tokens=_total(steps["prefill_tokens"]),
+        decode_tokens=_total(steps["decode_tokens"]),
+        padded_tokens=_total(steps["padded_tokens"]),
+        sequences_mean=_mean(steps["sequences"]),
+        context_mean=_mean(steps["context_sum"] / steps["sequences"]),
+        flops=work.flops,
+        bytes=work.bytes,
+        compute_share=work.compute_share,
+        bandwidth_share=work.bandwidth_share,
+        step_ns=_percentiles(spans),
+        period_ns_mean=float(periods.mean()) if len(periods) else None,
+        kernels_per_step=counted["call"].nunique() / len(steps) if len(steps) else None,
+        launches_per_step=launches / len(steps) if len(steps) and launches else None,
+        flops_known_share=work.flops_known,
+        bytes_known_share=work.bytes_known,
+    )
+
+
+class _Work:
+    """Sums of a phase's kernel work with the shares of time they stand on."""
+
+    def __init__(self, kernels: pd.DataFrame, duration_ns: int) -> None:
+        time = kernels["duration_ns"].to_numpy(np.float64)
+        self.flops, self.flops_known = self._sum(kernels["flops"].to_numpy(np.float64), time)
+        self.bytes, self.bytes_known = self._sum(kernels["bytes"].to_numpy(np.float64), time)
+        compute, _ = self._sum(kernels["compute_ns"].to_numpy(np.float64), time)
+        memory, _ = self._sum(kernels["memory_ns"].to_numpy(np.float64), time)
+        self.compute_share = compute / duration_ns if compute is not None and duration_ns else None
+        self.bandwidth_share = memory / duration_ns if memory is not None and duration_ns else None
+
+    @staticmethod
+    def _sum(values: np.ndarray, time: np.ndarray) -> tuple[float | None, float | None]:
+        known = ~np.isnan(values)
+        if not time.sum():
+            return None, None
+        share = float(time[known].sum() / time.sum())
+        return (float(values[known].sum()) if share >= KNOWN_ENOUGH else None), share
+
+
+def _percentiles(values: np.ndarray) -> tuple[float, float, float, float] | None:
+    if not len(values):
+        return None
+    p10, p50, p90, p99 = np.percentile(values, (10, 50, 90, 99))
+    return float(p10), float(p50), float(p90), float(p99)
+
+
+def periods_ns(timeline: Timeline, steps: pd.Index) -> np.ndarray:
+    """Start-to-start time from each given step to the step after it on the device; the last step has none."""
+    starts = timeline.steps["start_ns"].to_numpy(np.float64)
+    following = pd.Series(np.append(starts[1:] - starts[:-1], np.nan), index=timeline.steps.index)
+    return following.loc[steps].dropna().to_numpy(np.float64)
+
+
+def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, duration: int, tokens: float | None) -> Bound:
+    """The largest cause of a phase's time; see the module docstring for the rule."""
+    artefact = int(entries.get("idle_artefact", 0)) + int(entries.get("idle_no_work", 0))
+    counted = duration - artefact
+    if counted <= 0:
+        return Bound("unknown", 0.0, 0.0)
+    host = sum(int(v) for k, v in entries.items() if str(k).startswith("idle_")) - artefact
+    communication = int(entries.get("communication", 0))
+    compute, memory = kernels["compute_ns"].to_numpy(np.float64), kernels["memory_ns"].to_numpy(np.float64)
+    busy = kernels["duration_ns"].to_numpy(np.float64) * (kernels["category"] != "comm").to_numpy()
+    scale = max(counted - host - communication, 0) / busy.sum() if busy.sum() else 0.0
+    known = ~np.isnan(compute) & ~np.isnan(memory)
+    shares = {
+        "host": host / counted,
+        "communication": communication / counted,
+        "compute": scale * float(busy[known & (compute >= memory)].sum()) / counted,
+        "memory": scale * float(busy[known & (compute < memory)].sum()) / counted,
+        "unknown": scale * float(busy[~known].sum()) / counted,
+    }
+    by_tokens = _memory_by_tokens(timeline, shares, tokens)
+    if by_tokens is not None:
+        return by_tokens
+    ranked = sorted(shares.items(), key=lambda item: -item[1])
+    (first, share), (_, second) = ranked[0], ranked[1]
+    if first == "unknown":
+        return Bound("unknown", 0.0, share)
+    if share < 1.5 * second:
+        return Bound("mixed", round(1.0 - shares["unknown"], 2), share)
+    return Bound(first, round(min(0.95, share + 0.3) * (1.0 - shares["unknown"]), 2), share)
+
+
+def _memory_by_tokens(timeline: Timeline, shares: dict[str, float], tokens: float | None) -> Bound | None:
+    """Memory-bound by arithmetic: few tokens per step against the ridge, when most work is unknown."""
+    ridge = timeline.device.ridge_flop_per_byte
+    bf16 = ridge.get("bf16") or ridge.get("fp16")
+    if tokens is None or bf16 is None or shares["unknown"] < 0.5 or tokens >= bf16 / 4:
+        return None
+    return Bound("memory", 0.6, shares["unknown"] + shares["memory"], by_tokens=True)

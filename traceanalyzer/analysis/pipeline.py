@@ -1,0 +1,159 @@
+"""The analysis of one run, as one readable list of questions.
+
+    trace -> activity (what ran) -> classes (which kind of kernel) -> work (FLOPs, bytes) -> steps (prefill, decode)
+          -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
+
+Several traces are the ranks of one run. Figures without a device are those of the slowest device: the one with the
+longest span, since every step waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from traceanalyzer.analysis import activity as activities
+from traceanalyzer.analysis import cost as costs
+from traceanalyzer.analysis import (
+    devices,
+    floor,
+    kernels,
+    ledger,
+    phases,
+    request,
+    roofline,
+    steps,
+    timeline,
+    verdict,
+    work,
+)
+from traceanalyzer.errors import InputError
+from traceanalyzer.trace.tables import Note, Trace
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour."""
+
+    gpu: str | None = None
+    peaks_tflops: Mapping[str, float] = field(default_factory=dict)
+    bandwidth_gbs: float | None = None
+    price: costs.Price | None = None
+
+
+@dataclass(frozen=True)
+class DeviceAnalysis:
+    """Everything that holds for one device."""
+
+    timeline: timeline.Timeline
+    ledger: ledger.Ledger
+    kernels: pd.DataFrame
+    phases: list[phases.PhaseSummary]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Everything known about one run. `main` is the slowest device; its floor, request and cost are the run's."""
+
+    traces: tuple[Trace, ...]
+    options: AnalysisOptions
+    runs: tuple[steps.RunFacts, ...]
+    devices: tuple[DeviceAnalysis, ...]
+    main: DeviceAnalysis
+    verdict: verdict.VerdictFacts
+    decode_floor: floor.DecodeFloor | None
+    prefill_ideal: floor.PrefillIdeal | None
+    request: request.RequestView | None
+    cost: costs.Cost | None
+    sm_fill: float | None
+    quality: tuple[Note, ...]
+
+
+def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Analysis:
+    """Analyse the ranks of one run.
+
+    Raises:
+        InputError: no trace, or traces that are not the ranks of one run.
+        UnsupportedTraceError: a trace holds nothing that can be analysed.
+        UnknownGPUError: the GPU id of the options is not in the catalogue.
+    """
+    options = options or AnalysisOptions()
+    _check_one_run(traces)
+    runs: list[steps.RunFacts] = []
+    analysed: list[DeviceAnalysis] = []
+    notes: list[Note] = []
+    for trace in traces:
+        facts, found = _analyze_trace(trace, options)
+        runs.append(facts)
+        analysed.extend(found)
+        notes.extend((*trace.quality, *facts.notes))
+    main = max(analysed, key=lambda device: device.timeline.span_ns)
+    notes.extend(_physics(analysed))
+    return Analysis(
+        traces=tuple(traces),
+        options=options,
+        runs=tuple(runs),
+        devices=tuple(analysed),
+        main=main,
+        verdict=verdict.decide(main.phases),
+        decode_floor=floor.decode_floor(main.timeline),
+        prefill_ideal=floor.prefill_ideal(main.timeline),
+        request=request.view(main.timeline),
+        cost=costs.of(main.phases, len(analysed), options.price) if options.price else None,
+        sm_fill=roofline.sm_fill(main.timeline),
+        quality=tuple(notes),
+    )
+
+
+def _check_one_run(traces: Sequence[Trace]) -> None:
+    if not traces:
+        raise InputError("no trace to analyse")
+    if len(traces) == 1:
+        return
+    seen: dict[int | None, str] = {}
+    for trace in traces:
+        rank, name = trace.metadata.rank, trace.source.name
+        if rank in seen or rank is None:
+            other = seen.get(rank, traces[0].source.name)
+            raise InputError(
+                f"{other} and {name} are not ranks of one run (rank {'unknown' if rank is None else rank})",
+                "give the ranks of one run together, other files one at a time",
+            )
+        seen[rank] = name
+    if len({trace.metadata.world_size for trace in traces}) > 1:
+        raise InputError("the traces come from runs of different world sizes", "give the ranks of one run together")
+
+
+def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFacts, list[DeviceAnalysis]]:
+    activity = activities.build(trace)
+    classes = kernels.classes(trace, activity)
+    measured = work.measure(trace, activity, classes)
+    found = steps.find(trace, activity, measured)
+    limits = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
+    hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
+    analysed = []
+    for device in sorted(activity.table["device"].unique()):
+        rows = (activity.table["device"] == device).to_numpy()
+        if activity.on_cpu:
+            info = devices.describe_cpu(trace.metadata, limits)
+        else:
+            info = devices.describe(trace.metadata, int(device), hip, limits)
+        on_device = found.table[found.table["device"] == device]
+        line = timeline.build(trace, info, activity.table[rows], measured[rows], on_device, found.activity_step[rows])
+        book = ledger.account(line)
+        analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
+    return found.facts, analysed
+
+
+def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
+    """What contradicts the limits: said, because a peak or a work model must then be wrong."""
+    beats = sum(device.ledger.beats_peak for device in analysed)
+    notes = [Note("kernel_beats_compute_peak", "warning", beats)] if beats else []
+    if any(device.timeline.device.gpu is None and device.timeline.device.kind != "cpu" for device in analysed):
+        notes.append(Note("gpu_unknown", "warning", 1))
+    artefact = sum(device.ledger.total_ns("idle_artefact") for device in analysed)
+    if artefact:
+        notes.append(Note("unrecorded_device_time", "warning", 1, f"{artefact / 1e6:.2f}"))
+    return notes

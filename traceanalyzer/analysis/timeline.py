@@ -1,0 +1,111 @@
+"""One device's timeline: everything known about each activity, in one table that the later questions read.
+
+`Timeline.table` is the activity of one device in start order, with the columns of `activity.Activity`, of
+`work.measure`, and
+
+    step i32         row in `steps` (MISSING: belongs to no step)
+    phase object     the step's phase; `other` outside complete steps (while there is a complete one)
+    compute_ns f64   FLOPs over the peak of the unit that ran them: the least time the math can take (NaN: unknown)
+    memory_ns f64    bytes over peak bandwidth: the least time the traffic can take (NaN: unknown)
+    launch_end_ns    when the launch call returned (MISSING: no launch recorded)
+
+What could be wrong: the sheet's peak at the sheet's clock bounds both ideal times, so a card that boosts higher can
+beat them; a figure beyond the limit is flagged by whoever prints it, never clipped here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis.devices import DeviceInfo
+from traceanalyzer.analysis.intervals import Union, union
+from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One device of one trace. `steps` are that device's steps in start order, `busy` the union of all activity."""
+
+    trace: Trace
+    device: DeviceInfo
+    table: pd.DataFrame
+    steps: pd.DataFrame
+    busy: Union
+    kernel_busy: Union
+
+    @property
+    def start_ns(self) -> int:
+        """Where the analysed span begins: the first activity's start."""
+        return int(self.busy.starts[0]) if len(self.busy.starts) else 0
+
+    @property
+    def end_ns(self) -> int:
+        """Where the analysed span ends: the last activity's end."""
+        return int(self.busy.ends[-1]) if len(self.busy.ends) else 0
+
+    @property
+    def span_ns(self) -> int:
+        """Length of the analysed span."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def complete_steps(self) -> pd.DataFrame:
+        """The steps that were recorded whole: what averages are taken over."""
+        return self.steps[self.steps["complete"].astype(bool)]
+
+
+def counted_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps whose phase their kernels take: the complete ones, or all of them where none is complete."""
+    complete = steps["complete"].astype(bool)
+    return steps[complete] if complete.any() else steps
+
+
+def _phases(step: pd.Series, steps: pd.DataFrame) -> list[str]:
+    named = counted_steps(steps)["phase"].to_dict()
+    return [str(named.get(s, "other")) for s in step]
+
+
+def ideal_times(table: pd.DataFrame, device: DeviceInfo) -> tuple[np.ndarray, np.ndarray]:
+    """Least compute and memory time of every row, in nanoseconds: F / peak and Q / bandwidth (method: roofline)."""
+    keys = pd.MultiIndex.from_arrays([table["dtype"].fillna("").astype(str), table["tensor_core"].to_numpy()])
+    codes, unique = pd.factorize(keys)
+    peaks = np.array([device.peak_tflops(d or None, int(t) == 1) or np.nan for d, t in unique], np.float64)
+    flops = table["flops"].to_numpy(np.float64)
+    with np.errstate(invalid="ignore"):
+        compute = np.where(flops == 0.0, 0.0, flops / peaks[codes] / 1e3)
+    bandwidth = device.bandwidth_gbs or np.nan
+    return compute, table["bytes"].to_numpy(np.float64) / bandwidth
+
+
+def build(
+    trace: Trace, device: DeviceInfo, activity: pd.DataFrame, work: pd.DataFrame, steps: pd.DataFrame, step: np.ndarray
+) -> Timeline:
+    """Join one device's activity with its work and steps.
+
+    Args:
+        trace: what was read.
+        device: the device the rows ran on.
+        activity, work, step: rows of that device only, aligned to each other.
+        steps: the steps of that device, indexed by step number, in start order.
+    """
+    columns = [c for c in work.columns if c not in activity.columns]
+    table = pd.concat([activity.reset_index(drop=True), work[columns].reset_index(drop=True)], axis=1)
+    compute, memory = ideal_times(table, device)
+    launch = table["launch"].to_numpy()
+    ends = (trace.launches["start_ns"] + trace.launches["duration_ns"]).to_numpy(np.int64)
+    launch_end = np.full(len(table), MISSING, np.int64)
+    launch_end[launch >= 0] = ends[launch[launch >= 0]]
+    table = table.assign(
+        step=step.astype(np.int32),
+        phase=_phases(pd.Series(step), steps),
+        compute_ns=compute,
+        memory_ns=memory,
+        launch_end_ns=launch_end,
+    )
+    start = table["start_ns"].to_numpy(np.int64)
+    end = start + table["duration_ns"].to_numpy(np.int64)
+    kernel = table["kind"].to_numpy() == KERNEL
+    return Timeline(trace, device, table, steps, union(start, end), union(start[kernel], end[kernel]))

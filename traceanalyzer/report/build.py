@@ -1,0 +1,201 @@
+"""Analysis -> Report: names decoded, nanoseconds to microseconds, NaN to null, codes to sentences.
+
+What could be wrong: names come from the trace and are hostile; they are capped here and escaped by every rendering.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from traceanalyzer import __version__
+from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
+from traceanalyzer.analysis.steps import RunFacts
+from traceanalyzer.report import document as doc
+from traceanalyzer.report import figures, strings, tables
+from traceanalyzer.report.values import capped, us
+from traceanalyzer.trace.tables import Note, Trace
+
+
+def build(analysis: Analysis) -> doc.Report:
+    """Compose the Report of an analysis."""
+    steps = [step for device in analysis.devices for step in tables.step_rows(device)]
+    report = doc.Report(
+        schema_version=doc.SCHEMA_VERSION,
+        report_id="",
+        tool=doc.Tool(name="traceanalyzer", version=__version__),
+        options=_options(analysis),
+        run=_run(analysis),
+        traces=[_trace(trace) for trace in analysis.traces],
+        devices=[_device(device) for device in analysis.devices],
+        quality=_quality(analysis),
+        verdict=_verdict(analysis),
+        span=_span(analysis),
+        profiling=None,
+        service=None,
+        phases=[tables.phase_row(device, phase) for device in analysis.devices for phase in device.phases],
+        request=figures.request(analysis),
+        ledger=[row for device in analysis.devices for row in tables.ledger_rows(device)],
+        steps=steps[: tables.MAX_STEPS],
+        steps_omitted=max(0, len(steps) - tables.MAX_STEPS),
+        kernels=tables.kernel_rows(analysis.devices),
+        decode_floor=figures.decode_floor(analysis),
+        prefill_ideal=figures.prefill_ideal(analysis),
+        memory=None,
+        sensitivity=None,
+        cost=figures.cost(analysis),
+        findings=[],
+    )
+    return doc.with_id(report)
+
+
+def _options(analysis: Analysis) -> doc.Options:
+    options = analysis.options
+    price = options.price
+    return doc.Options(
+        gpu=options.gpu,
+        price_per_gpu_hour=price.per_gpu_hour if price else None,
+        currency=price.currency if price else None,
+        peaks_tflops=dict(sorted(options.peaks_tflops.items())),
+        bandwidth_gbs=options.bandwidth_gbs,
+    )
+
+
+def _main_run(analysis: Analysis) -> RunFacts:
+    return analysis.runs[analysis.traces.index(analysis.main.timeline.trace)]
+
+
+def _run(analysis: Analysis) -> doc.Run:
+    facts = _main_run(analysis)
+    trace = analysis.main.timeline.trace
+    producer = trace.metadata.producer or {}
+    parallel = {"world": trace.metadata.world_size} if trace.metadata.world_size else {}
+    model = doc.ModelInfo(layers=facts.layers, source="trace") if facts.layers else None
+    return doc.Run(
+        workload=facts.workload,
+        engine=facts.engine,
+        engine_version=producer.get((facts.engine or "").lower()),
+        parallel=parallel,
+        graph_mode=facts.graph_mode,
+        labels={},
+        sample_weight=None,
+        model=model,
+    )
+
+
+def _trace(trace: Trace) -> doc.TraceInfo:
+    metadata = trace.metadata
+    recorded = None
+    if metadata.recorded_at_ns is not None:
+        recorded = datetime.fromtimestamp(metadata.recorded_at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return doc.TraceInfo(
+        name=trace.source.name,
+        sha256=trace.source.sha256,
+        format=trace.source.format,
+        bytes=trace.source.bytes,
+        events=trace.source.events,
+        kernels=len(trace.kernels),
+        rank=metadata.rank,
+        world_size=metadata.world_size,
+        recorded_at=recorded,
+        host_hash=metadata.host_hash,
+        producer=dict(sorted((metadata.producer or {}).items())),
+        collector=dict(metadata.collector) if metadata.collector else None,
+    )
+
+
+def _device(device: DeviceAnalysis) -> doc.Device:
+    info, line = device.timeline.device, device.timeline
+    return doc.Device(
+        rank=info.rank,
+        device=info.device,
+        kind=info.kind,
+        gpu_id=info.gpu.id if info.gpu else None,
+        name=capped(info.name) if info.name else (info.gpu.names[0] if info.gpu and info.gpu.names else None),
+        identified_by=info.identified_by,
+        span_us=line.span_ns / 1e3,
+        busy_us=line.busy.length / 1e3,
+        kernel_us=line.kernel_busy.length / 1e3,
+        peaks_tflops=info.peaks_tflops,
+        achievable_tflops=info.achievable_tflops,
+        bandwidth_gbs=info.bandwidth_gbs,
+        achievable_gbs=info.achievable_gbs,
+        memory_bytes=info.memory_bytes,
+        ridge_flop_per_byte=info.ridge_flop_per_byte,
+        has_tensor_cores=info.has_tensor_cores,
+    )
+
+
+def _quality(analysis: Analysis) -> list[doc.QualityNote]:
+    """Notes by severity; the same code from several ranks counts together."""
+    order = {"error": 0, "warning": 1, "info": 2}
+    merged: dict[tuple[str, str], Note] = {}
+    for note in analysis.quality:
+        key = (note.code, note.detail)
+        count = note.count + (merged[key].count if key in merged else 0)
+        merged[key] = Note(note.code, note.severity, count, note.detail)
+    notes = sorted(merged.values(), key=lambda note: order[note.severity])
+    return [
+        doc.QualityNote(
+            code=note.code,
+            severity=note.severity,
+            message=capped(strings.quality_message(note.code, note.count, note.detail)),
+            count=note.count,
+        )
+        for note in notes
+    ]
+
+
+def _verdict(analysis: Analysis) -> doc.Verdict:
+    facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
+    phase, floor = facts.phase, analysis.decode_floor
+    whole = main.timeline.span_ns
+    duration = phase.duration_ns if phase else whole
+    rows = main.ledger.table
+    if phase:
+        rows = rows[rows["phase"] == phase.phase]
+    by_bucket = rows.groupby("bucket")["ns"].sum()
+
+    def share(bucket: str) -> float | None:
+        return float(by_bucket.get(bucket, 0)) / duration if duration else None
+
+    decode = phase is not None and phase.phase == "decode"
+    text = strings.headline(
+        facts.bound,
+        strings.HeadlineFacts(
+            workload=run.workload,
+            phase=phase.phase if phase else None,
+            time_share=phase.time_share if phase else None,
+            step_us=us(phase.step_ns[1]) if phase and phase.step_ns else None,
+            floor_ratio=floor.ratio if floor and decode else None,
+            bandwidth_share=phase.bandwidth_share if phase else None,
+            compute_share=phase.compute_share if phase else None,
+            idle_share=(phase.idle_ns / duration) if phase and duration else main.ledger.group_ns("idle") / whole,
+            communication_share=share("communication"),
+            no_tensor_core_share=share("no_tensor_core"),
+            gpu_util=_gpu_util(main),
+        ),
+    )
+    return doc.Verdict(headline=text, bound=facts.bound, confidence=facts.confidence, ruled_out=[])
+
+
+def _gpu_util(device: DeviceAnalysis) -> float | None:
+    """Union of kernels over the span without recording artefacts (method: utilisation)."""
+    observed = device.timeline.span_ns - device.ledger.total_ns("idle_artefact")
+    return device.timeline.kernel_busy.length / observed if observed > 0 else None
+
+
+def _span(analysis: Analysis) -> doc.Span:
+    main = analysis.main
+    line, book = main.timeline, main.ledger
+    useful, unknown = book.total_ns("tensor_core_useful"), book.total_ns("tensor_core_unknown")
+    measurable = line.device.has_tensor_cores is True
+    idle = line.span_ns - useful - book.total_ns("idle_artefact")
+    return doc.Span(
+        duration_us=line.span_ns / 1e3,
+        gpu_busy_us=line.busy.length / 1e3,
+        gpu_util=_gpu_util(main),
+        tensor_core_useful_us=useful / 1e3 if measurable else None,
+        tensor_core_idle_us_min=(idle - unknown) / 1e3 if measurable else None,
+        tensor_core_idle_us_max=idle / 1e3 if measurable else None,
+        sm_fill=analysis.sm_fill,
+    )
