@@ -1,0 +1,88 @@
+"""The Report as flat rows: dotted key -> number, such as `decode.step_us.p50`.
+
+The one flattening: gates, trends and the first screen take their figures from here, so that the same figure has the
+same value everywhere. Keys without a device are those of the slowest device (the longest span, the first one on a tie).
+Unknown figures have no key. What could be wrong: on a run of several devices the other devices' figures are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from traceanalyzer.report.document import Device, LedgerRow, Phase, Report
+
+_SECTIONS = ("request", "decode_floor", "prefill_ideal", "memory", "sensitivity", "cost", "profiling", "service")
+_NOT_FIGURES = frozenset({"rank", "device"})
+
+
+def slowest_device(report: Report) -> Device | None:
+    """The device whose figures stand for the run: the one with the longest span, the first one on a tie."""
+    return max(report.devices, key=lambda device: device.span_us, default=None)
+
+
+def phases_of(report: Report, device: Device | None) -> list[Phase]:
+    """The phases of one device, in the document's order."""
+    return [row for row in report.phases if device and (row.rank, row.device) == (device.rank, device.device)]
+
+
+def ledger_of(report: Report, device: Device | None) -> list[LedgerRow]:
+    """The ledger of one device, in the document's order."""
+    return [row for row in report.ledger if device and (row.rank, row.device) == (device.rank, device.device)]
+
+
+def flatten(report: Report) -> dict[str, float]:
+    """Every figure of the report that is known, by dotted key.
+
+    Keys: `span.*`, `<phase>.*`, `ledger.<group>_us`, `ledger.<phase>.<bucket>_us`, and one prefix per further section of
+    the document. Units are in the names, as in the document.
+    """
+    device = slowest_device(report)
+    rows = dict(_numbers("span", report.span.model_dump()))
+    if device:
+        rows.update(_numbers("device", device.model_dump()))
+    for phase in phases_of(report, device):
+        rows.update(_numbers(phase.phase, phase.model_dump(exclude={"rank", "device"})))
+    for row in ledger_of(report, device):
+        for key in (f"ledger.{row.group}_us", f"ledger.{row.phase}.{row.bucket}_us"):
+            rows[key] = rows.get(key, 0.0) + row.us
+    for name in _SECTIONS:
+        section = getattr(report, name)
+        if section is not None:
+            rows.update(_numbers(name, section.model_dump()))
+    rows.update(_span_shares(report, device))
+    return rows
+
+
+def _numbers(prefix: str, section: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(f"{prefix}.{name}", value)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and name not in _NOT_FIGURES:
+            yield f"{prefix}.{name}", float(value)
+
+
+def _span_shares(report: Report, device: Device | None) -> dict[str, float]:
+    """Shares of the whole span on one base, the span without holes in the recording, so that they can stand together.
+
+    `span.bandwidth_share` counts the bytes that are known; `span.bytes_known_share` says for how much of the busy time
+    they are.
+    """
+    span = report.span
+    artefact = sum(row.us for row in ledger_of(report, device) if row.bucket == "idle_artefact")
+    base = span.duration_us - artefact
+    shares: dict[str, float] = {}
+    if base <= 0:
+        return shares
+    if span.tensor_core_useful_us is not None:
+        shares["span.tensor_core_useful_share"] = span.tensor_core_useful_us / base
+        if span.tensor_core_idle_us_min is not None and span.tensor_core_idle_us_max is not None:
+            band = span.tensor_core_idle_us_max - span.tensor_core_idle_us_min
+            shares["span.tensor_core_unknown_share"] = max(0.0, band) / base
+    known = [phase for phase in phases_of(report, device) if phase.bandwidth_share is not None]
+    if known:
+        shares["span.bandwidth_share"] = sum((row.bandwidth_share or 0.0) * row.duration_us for row in known) / base
+        busy = sum(phase.gpu_busy_us for phase in phases_of(report, device))
+        counted = sum((phase.bytes_known_share or 0.0) * phase.gpu_busy_us for phase in known)
+        if busy > 0:
+            shares["span.bytes_known_share"] = counted / busy
+    return shares

@@ -1,0 +1,365 @@
+"""The first screen as data: what the page, the Markdown and the terminal all say, in the same order.
+
+A line whose data is not in the report is left out: never faked, never zero. Figures come from `rows.flatten`, sentences
+from `strings`; the renderers only lay them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import rows, strings
+from traceanalyzer.report.document import Device, Phase, QualityNote, Report
+from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
+from traceanalyzer.report.strings.page import text
+
+PHASE_ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "warmup", "capture", "other")
+_SEVERITY_ORDER = ("error", "warning", "info")
+_LIMIT_TOLERANCE = 1.005  # a figure at the peak may round above it; more is above what the hardware can do
+_ACTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A printed figure, and whether it is above the physical limit and so has to be marked as doubtful."""
+
+    text: str
+    above_limit: bool = False
+
+    def __str__(self) -> str:
+        """The figure with its mark, for renderings without mark-up."""
+        return f"{self.text} \N{WARNING SIGN}" if self.above_limit else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A label and what it says."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """A share of a maximum: certain up to `low`, possible up to `high`; both are at most one and drawn as a bar."""
+
+    anchor: str
+    label: str
+    note: str
+    figure: Figure
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLine:
+    """One phase in the short table."""
+
+    phase: str
+    label: str
+    bound: str
+    bound_label: str
+    time: str
+    time_share: str
+    steps: str
+    step: str
+    tokens_per_s: str
+    bandwidth: Figure
+    compute: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, and what it is predicted to save."""
+
+    anchor: str
+    title: str
+    action: str
+    saving: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstScreen:
+    """Everything of the first screen, in its order."""
+
+    title: str
+    ran: tuple[Fact, ...]
+    headline: str
+    bound: str
+    bound_label: str
+    confidence: str
+    does_not_help: str
+    quality: str
+    quality_severity: str
+    quality_notes: tuple[QualityNote, ...]
+    profiling: str
+    service: tuple[Fact, ...]
+    speed: tuple[Fact, ...]
+    meters: tuple[Meter, ...]
+    phases: tuple[PhaseLine, ...]
+    floor: str
+    actions: tuple[Action, ...]
+    ruled_out: tuple[str, ...]
+    cost: tuple[Fact, ...]
+
+
+def first_screen(report: Report) -> FirstScreen:
+    """The first screen of a report."""
+    figures = rows.flatten(report)
+    device = rows.slowest_device(report)
+    notes = sorted(report.quality, key=lambda note: _SEVERITY_ORDER.index(note.severity))
+    bound = report.verdict.bound
+    ruled_out = [strings.ruled_out(code) for code in report.verdict.ruled_out]
+    return FirstScreen(
+        title=_title(report, device),
+        ran=tuple(_ran(report, device)),
+        headline=report.verdict.headline,
+        bound=bound,
+        bound_label=_bound_chip(bound),
+        confidence=_optional("verdict.confidence", share=report.verdict.confidence),
+        does_not_help=ruled_out[0] if ruled_out else "",
+        quality=_quality_badge(notes),
+        quality_severity=notes[0].severity if notes else "clean",
+        quality_notes=tuple(notes),
+        profiling=_profiling(report),
+        service=tuple(_service(report)),
+        speed=tuple(_speed(figures)),
+        meters=tuple(_meters(figures, device)),
+        phases=tuple(phase_line(row) for row in ordered_phases(report, device)),
+        floor=_floor(report),
+        actions=tuple(_actions(report)),
+        ruled_out=tuple(ruled_out[1:]),
+        cost=tuple(_cost(report)),
+    )
+
+
+def ordered_phases(report: Report, device: Device | None) -> list[Phase]:
+    """The phases of a device in reading order: prefill, decode, then the rest."""
+    return sorted(rows.phases_of(report, device), key=lambda row: PHASE_ORDER.index(row.phase))
+
+
+def share_figure(share: float | None, at_least: bool = False) -> Figure:
+    """A share of a peak, marked when it is above the peak."""
+    printed = fmt.percent(share)
+    if at_least and fmt.known(share):
+        printed = text("meters.at_least", share=printed)
+    return Figure(printed, share is not None and share > _LIMIT_TOLERANCE)
+
+
+def device_name(device: Device | None) -> str:
+    """The device as people call it, or "unknown"."""
+    if device is None:
+        return fmt.UNKNOWN
+    if device.name:
+        return device.name
+    return text("ran.cpu") if device.kind == "cpu" else fmt.UNKNOWN
+
+
+def phase_line(row: Phase) -> PhaseLine:
+    """One phase as a line of the short table."""
+    return PhaseLine(
+        phase=row.phase,
+        label=strings.phase_label(row.phase),
+        bound=row.bound,
+        bound_label=strings.bound_label(row.bound),
+        time=fmt.duration(row.duration_us),
+        time_share=fmt.percent(row.time_share),
+        steps=fmt.count(row.steps),
+        step=fmt.duration(row.step_us.p50 if row.step_us else None),
+        tokens_per_s=fmt.UNKNOWN if row.tokens_per_s is None else fmt.significant(row.tokens_per_s),
+        bandwidth=share_figure(row.bandwidth_share, at_least=_partly(row.bytes_known_share)),
+        compute=share_figure(row.compute_share, at_least=_partly(row.flops_known_share)),
+    )
+
+
+def _partly(known_share: float | None) -> bool:
+    """Whether a figure rests on part of the work only, so that the true one may be higher."""
+    return known_share is not None and known_share < 0.995
+
+
+def _title(report: Report, device: Device | None) -> str:
+    model = report.run.model
+    parts = [model.name if model else None, report.run.engine, device.name if device else None]
+    subject = " \N{MIDDLE DOT} ".join(part for part in parts if part)
+    return text("title", subject=subject) if subject else text("title.plain")
+
+
+def _ran(report: Report, device: Device | None) -> list[Fact]:
+    run = report.run
+    facts: list[tuple[str, str | None]] = [
+        ("ran.model", run.model.name if run.model else None),
+        ("ran.engine", " ".join(part for part in (run.engine, run.engine_version) if part) or None),
+        ("ran.gpu", device_name(device)),
+        ("ran.workload", _workload(report)),
+        ("ran.recorded", _recorded(report)),
+        ("ran.span", fmt.duration(report.span.duration_us)),
+        ("ran.steps", _steps(report, device)),
+        ("ran.traces", _trace_names(report)),
+    ]
+    if len(report.devices) > 1:
+        facts.insert(3, ("appendix.devices", text("ran.devices", count=len(report.devices))))
+    return [Fact(text(key), Figure(value)) for key, value in facts if value]
+
+
+def _workload(report: Report) -> str:
+    words = [WORKLOADS[report.run.workload]]
+    if report.run.graph_mode:
+        words.append(GRAPH_MODES.get(report.run.graph_mode, report.run.graph_mode))
+    return ", ".join(words)
+
+
+def _recorded(report: Report) -> str | None:
+    times = sorted(trace.recorded_at for trace in report.traces if trace.recorded_at)
+    return times[0].replace("T", " ").replace("Z", " UTC") if times else None
+
+
+def _steps(report: Report, device: Device | None) -> str:
+    parts = [
+        text("ran.steps_of", count=fmt.count(row.steps), phase=strings.phase_label(row.phase).lower())
+        for row in ordered_phases(report, device)
+        if row.steps
+    ]
+    return ", ".join(parts) if parts else text("ran.no_steps")
+
+
+def _trace_names(report: Report) -> str | None:
+    names = [trace.name for trace in report.traces]
+    if len(names) < 2:
+        return names[0] if names else None
+    return text("ran.more", first=names[0], count=len(names) - 1)
+
+
+def _bound_chip(bound: str) -> str:
+    special = {"mixed": "verdict.bound_none", "unknown": "verdict.bound_unknown"}
+    return text(special[bound]) if bound in special else text("verdict.bound", bound=strings.bound_label(bound))
+
+
+def _quality_badge(notes: list[QualityNote]) -> str:
+    if not notes:
+        return text("quality.clean")
+    counts = {severity: sum(note.severity == severity for note in notes) for severity in _SEVERITY_ORDER}
+    keys = {"error": "quality.errors", "warning": "quality.warnings", "info": "quality.infos"}
+    parts = [text(keys[name], count=many, s="" if many == 1 else "s") for name, many in counts.items() if many]
+    return text("quality.badge", counts=", ".join(parts))
+
+
+def _profiling(report: Report) -> str:
+    cost = report.profiling
+    if cost is None:
+        return ""
+    if cost.overhead_share is None:
+        return text("profiling.step", with_=fmt.duration(cost.step_us)) if cost.step_us is not None else ""
+    share = fmt.percent(cost.overhead_share)
+    if cost.step_us is None or cost.unprofiled_step_us is None:
+        return text("profiling.share", share=share)
+    return text(
+        "profiling", share=share, with_=fmt.duration(cost.step_us), without=fmt.duration(cost.unprofiled_step_us)
+    )
+
+
+def _service(report: Report) -> list[Fact]:
+    service = report.service
+    if service is None:
+        return []
+    facts = (
+        ("service.running", fmt.count(service.running), service.running),
+        ("service.waiting", fmt.count(service.waiting), service.waiting),
+        ("service.kv", fmt.percent(service.kv_used_share), service.kv_used_share),
+        ("service.preemptions", fmt.rate(service.preemptions_per_s, "").strip(), service.preemptions_per_s),
+    )
+    return [Fact(text(key), Figure(printed)) for key, printed, value in facts if value is not None]
+
+
+def _speed(figures: Mapping[str, float]) -> list[Fact]:
+    facts = [
+        ("speed.out", fmt.rate(figures.get("decode.tokens_per_s"), "tokens")),
+        ("speed.in", fmt.rate(figures.get("prefill.tokens_per_s"), "tokens")),
+        ("speed.mixed", fmt.rate(figures.get("mixed.tokens_per_s"), "tokens")),
+    ]
+    if "request.tpot_us_p50" in figures:
+        facts.append(("speed.tpot", fmt.duration(figures["request.tpot_us_p50"])))
+        facts.append(("speed.tpot_p99", fmt.duration(figures.get("request.tpot_us_p99"))))
+    else:
+        facts.append(("speed.step", fmt.duration(figures.get("decode.step_us.p50"))))
+        facts.append(("speed.step_p99", fmt.duration(figures.get("decode.step_us.p99"))))
+    if "request.ttft_us" in figures:
+        facts.append(("speed.ttft", fmt.duration(figures["request.ttft_us"])))
+    else:
+        facts.append(("speed.prefill_step", fmt.duration(figures.get("prefill.step_us.p50"))))
+    return [Fact(text(key), Figure(printed)) for key, printed in facts if printed != fmt.UNKNOWN]
+
+
+def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
+    meters = []
+    util = figures.get("span.gpu_util")
+    if util is not None:
+        meters.append(_meter("gpu-util", "meters.gpu_util", text("meters.gpu_util_note"), share_figure(util), util, 0))
+    bandwidth = figures.get("span.bandwidth_share")
+    if bandwidth is not None and device:
+        figure = share_figure(bandwidth, at_least=_partly(figures.get("span.bytes_known_share")))
+        note = text("meters.bandwidth_note", peak=fmt.byte_rate(device.bandwidth_gbs))
+        meters.append(_meter("bandwidth-share", "meters.bandwidth", note, figure, bandwidth, 0))
+    useful = figures.get("span.tensor_core_useful_share")
+    if useful is not None and (device is None or device.has_tensor_cores is not False):
+        band = figures.get("span.tensor_core_unknown_share", 0.0)
+        figure = Figure(fmt.percent_range(useful, useful + band), useful > _LIMIT_TOLERANCE)
+        note = text("meters.tensor_note")
+        meters.append(_meter("tensor-core-useful", "meters.tensor", note, figure, useful, band))
+    return meters
+
+
+def _meter(anchor: str, key: str, note: str, figure: Figure, share: float, band: float) -> Meter:
+    low = min(max(share, 0.0), 1.0)
+    return Meter(anchor, text(key), note, figure, low, min(low + max(band, 0.0), 1.0))
+
+
+def _floor(report: Report) -> str:
+    floor = report.decode_floor
+    if floor is None:
+        return ""
+    measured = fmt.duration(floor.measured_us)
+    if floor.floor_us is None:
+        return text("floor.lead_unknown", measured=measured)
+    ratio = text("floor.ratio", ratio=fmt.factor(floor.ratio))
+    return text("floor.lead", measured=measured, floor=fmt.duration(floor.floor_us), ratio=ratio)
+
+
+def _actions(report: Report) -> list[Action]:
+    found = [finding for finding in report.findings if finding.status == "found" and finding.action]
+    found.sort(key=lambda finding: -(finding.saving_share or 0.0))
+    actions = []
+    for finding in found[:_ACTIONS]:
+        saving = ""
+        if finding.saving_us_per_step is not None:
+            key = "actions.saving" if finding.saving_share is not None else "actions.saving_time"
+            printed = fmt.duration(finding.saving_us_per_step)
+            saving = text(key, saving=printed, share=fmt.percent(finding.saving_share))
+        actions.append(Action(finding.id, finding.title, finding.action or "", saving))
+    return actions
+
+
+def _cost(report: Report) -> list[Fact]:
+    cost = report.cost
+    if cost is None:
+        return []
+    ratio = text("cost.ratio_value", ratio=fmt.factor(cost.output_over_input))
+    price = text(
+        "cost.price_value",
+        price=fmt.money(cost.price_per_gpu_hour, cost.currency),
+        gpus=cost.gpus,
+        s="" if cost.gpus == 1 else "s",
+    )
+    facts = (
+        ("cost.input", fmt.money(cost.per_1m_input_tokens, cost.currency), cost.per_1m_input_tokens),
+        ("cost.output", fmt.money(cost.per_1m_output_tokens, cost.currency), cost.per_1m_output_tokens),
+        ("cost.ratio", ratio, cost.output_over_input),
+        ("cost.idle", fmt.percent(cost.idle_share), cost.idle_share),
+        ("cost.price", price, cost.price_per_gpu_hour),
+    )
+    return [Fact(text(key), Figure(printed)) for key, printed, value in facts if value is not None]
+
+
+def _optional(key: str, share: float | None) -> str:
+    return text(key, share=fmt.percent(share)) if share is not None else ""
