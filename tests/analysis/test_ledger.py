@@ -14,7 +14,9 @@ from traceanalyzer.analysis import ledger
 from traceanalyzer.trace.tables import MEMCPY
 
 
-def tensor(start: int, duration: int, flops_ns: float | None, bytes_ns: float | None = None, **more: Any) -> dict[str, Any]:
+def tensor(
+    start: int, duration: int, flops_ns: float | None, bytes_ns: float | None = None, **more: Any
+) -> dict[str, Any]:
     """A tensor-core kernel whose math takes `flops_ns` at the peak and whose traffic `bytes_ns` at full bandwidth."""
     return {
         "start": start, "duration": duration, "tensor_core": 1, "dtype": "bf16", "category": "gemm",
