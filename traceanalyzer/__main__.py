@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import typer
 
@@ -14,7 +15,7 @@ from traceanalyzer.errors import TraceAnalyzerError
 
 # What Typer raises for a command line that it cannot read. It may bring its own copy of click, so the class is reached
 # through the one of its children that Typer exports.
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 _INTERRUPTED = 130
 
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TraceAnalyzerError as error:
         return _failed(str(error), error.exit_code)
     except _UsageError as error:
-        return _failed(f"{error.format_message()} (see traceanalyzer --help)", 2)  # type: ignore[attr-defined]
+        return _failed(f"{error.format_message()} (see traceanalyzer --help)", 2)
     except (KeyboardInterrupt, typer.Abort):
         return _INTERRUPTED
     except MemoryError:

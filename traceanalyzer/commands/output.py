@@ -43,9 +43,7 @@ class Target:
             _write_file(self.path, text)
 
 
-def target(
-    option: str, value: str, inputs: Sequence[str], is_ours: Callable[[str], bool], force: bool
-) -> Target:
+def target(option: str, value: str, inputs: Sequence[str], is_ours: Callable[[str], bool], force: bool) -> Target:
     """Check that `value` can be written to, before any work is done.
 
     Args:
@@ -60,12 +58,14 @@ def target(
     """
     if value == STDOUT:
         return Target(None)
-    if not value or value.startswith("-"):
-        raise InputError(f"{option}: {value!r} is no file name", f"write ./{value} if it is one" if value else None)
+    if not value or "\0" in value:
+        raise InputError(f"{option}: {value!r} is no file name")
+    if value.startswith("-"):
+        raise InputError(f"{option}: {value!r} looks like an option", f"write ./{value} if it is a file name")
     path = Path(value)
     try:
         _check(option, path, inputs, is_ours, force)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except OSError as error:
         raise InputError(f"{option}: cannot write to {value}: {_reason(error)}") from error
     return Target(path)
 
@@ -147,7 +147,7 @@ def _replace(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return "no space left" if error.errno == errno.ENOSPC else os.strerror(error.errno)
-    return str(error)
+def _reason(error: OSError) -> str:
+    if error.errno is None:
+        return str(error)
+    return "no space left" if error.errno == errno.ENOSPC else os.strerror(error.errno)

@@ -25,6 +25,7 @@ class Progress:
     """A line that says what is being done and disappears afterwards; silent where nobody watches a terminal."""
 
     def __init__(self, quiet: bool) -> None:
+        """Watch standard error as it is now; `quiet` silences the line."""
         stream = sys.stderr
         watched = stream is not None and stream.isatty() and "CI" not in os.environ
         self._stream: TextIO | None = stream if watched and not quiet else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceanalyzer.commands import values
-from traceanalyzer.commands.output import STDOUT, Target, target, write_stdout
+from traceanalyzer.commands.output import STDOUT, Target, target
 from traceanalyzer.commands.progress import Progress, say
 from traceanalyzer.errors import InputError
 
@@ -187,6 +187,7 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     if _is_page(paths):
         return _read_page(paths, settings)
     progress.show("loading")
+    from traceanalyzer.analysis.cost import Price
     from traceanalyzer.analysis.pipeline import AnalysisOptions, analyze
     from traceanalyzer.report.build import build
     from traceanalyzer.trace import read_traces
@@ -194,13 +195,11 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     progress.show(f"reading {paths[0]}" if len(paths) == 1 else f"reading {len(paths)} paths")
     traces = read_traces(paths)
     progress.show("analysing")
-    amount, currency = settings.price or (None, None)
     options = AnalysisOptions(
         gpu=settings.gpu,
         peaks_tflops=settings.peaks_tflops,
         bandwidth_gbs=settings.bandwidth_gbs,
-        price_per_gpu_hour=amount,
-        currency=currency,
+        price=None if settings.price is None else Price(*settings.price),
     )
     return build(analyze(traces, options))
 

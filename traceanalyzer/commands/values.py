@@ -16,7 +16,7 @@ DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 DEFAULT_CURRENCY = "USD"
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
-_SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}  # noqa: RUF001 - currency signs as they are typed
+_SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
 _PRICE = re.compile(
     rf"\s*(?P<sign>[$€£¥])?\s*(?P<number>{_NUMBER})\s*(?P<code>[A-Za-z]{{3}}|[$€£¥])?\s*(?:/\s*(?:h|hr|hour))?\s*",
     re.ASCII,
