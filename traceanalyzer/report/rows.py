@@ -33,8 +33,8 @@ def ledger_of(report: Report, device: Device | None) -> list[LedgerRow]:
 def flatten(report: Report) -> dict[str, float]:
     """Every figure of the report that is known, by dotted key.
 
-    Keys: `span.*`, `<phase>.*`, `ledger.<group>_us`, `ledger.<phase>.<bucket>_us`, and one prefix per further section of
-    the document. Units are in the names, as in the document.
+    Keys: `span.*`, `<phase>.*`, `ledger.<group>_us`, `ledger.<phase>.<bucket>_us`, and one prefix per further section
+    of the document. Units are in the names, as in the document.
     """
     device = slowest_device(report)
     rows = dict(_numbers("span", report.span.model_dump()))

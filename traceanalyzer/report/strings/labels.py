@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 GROUPS: Mapping[str, str] = {
-    "idle": "GPU idle",
+    "idle": "Idle",
     "moving": "Moving data",
     "busy_no_tensor_core": "Busy without tensor cores",
     "tensor_core_waiting": "Tensor cores waiting",
@@ -90,6 +90,7 @@ SOURCES: Mapping[str, str] = {
     "model-config": "model configuration",
     "annotation": "annotations",
     "steps": "measured steps",
+    "trace": "the trace",
     "none": "none",
 }
 

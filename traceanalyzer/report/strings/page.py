@@ -76,8 +76,8 @@ TEXT: Mapping[str, str] = {
     "cost.price_value": "{price} per GPU hour, {gpus} GPU{s}",
     "cost.idle": "Paid for idle",
     "flag": "above the sheet limit {dash} check",
-    "flag.note": "A figure marked {mark} is above what the sheet of the hardware allows: check the GPU, the clocks or the "
-    "counts.",
+    "flag.note": "A figure marked {mark} is above what the sheet of the hardware allows: check the GPU, the clocks or "
+    "the counts.",
     # phases
     "phases.title": "Prefill against decode",
     "phases.title_one": "Phases",
@@ -128,8 +128,10 @@ TEXT: Mapping[str, str] = {
     "ledger.bar": "{phase}: {parts}",
     "ledger.part": "{label} {share}",
     "ledger.none": "The trace holds no time to account for.",
-    "ledger.unknown_note": "Time of tensor-core kernels whose work is not known is in {dash}waiting, not known{dash}: it may be "
-    "useful.",
+    "ledger.unknown_note": "Time of tensor-core kernels whose work is not known stands under waiting, not known: it may "
+    "be useful.",
+    "ledger.segment": "{group}, {bucket}: {time}, {share}",
+    "ledger.unit": "Times in microseconds.",
     # steps
     "steps.title": "Steps in time",
     "steps.lead": "Each mark is a forward pass, one lane per phase; what is empty in every lane is a gap.",
@@ -150,8 +152,8 @@ TEXT: Mapping[str, str] = {
     "steps.mark": "step {index}, {phase}: {duration}",
     # roofline
     "roofline.title": "Roofline",
-    "roofline.lead": "How fast the phases and their kernels ran, against the lower of the two roofs at their arithmetic "
-    "intensity.",
+    "roofline.lead": "How fast the phases and their kernels ran, against the lower of the two roofs at their "
+    "arithmetic intensity.",
     "roofline.no_peaks": "The peaks of this device are not known, so there are no roofs to draw. Supply them:",
     "roofline.no_peaks_command": "traceanalyzer report TRACE --peak-tflops bf16=... --bandwidth-gbs ...",
     "roofline.no_work": "The FLOPs and bytes of the kernels are not known in this trace, so there is no point to draw.",
@@ -192,7 +194,12 @@ TEXT: Mapping[str, str] = {
     "floor.mark": "at what the card reaches",
     "floor.prefill_title": "Prefill against its ideal",
     "floor.prefill_lead": "{measured} measured, {ideal} is the least its FLOPs allow: {ratio}.",
+    "floor.prefill_ratio": "{ratio} the ideal",
+    "floor.prefill_measured": "Measured prefill",
     "floor.prefill_ideal": "Ideal",
+    "floor.legend_flops": "FLOPs {flops}",
+    "floor.segment": "{label}: {time}",
+    "floor.details": "Every figure of this comparison",
     "floor.mfu": "MFU",
     # kernels
     "kernels.title": "Kernels by wasted time",

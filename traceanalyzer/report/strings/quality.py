@@ -1,6 +1,6 @@
 """What a reader must know about the data: one sentence per code of a `Note`.
 
-A sentence may use {count} and {detail}; {s} is the plural s for the count. The message must say what it means for the
+A sentence may use {count} and {detail}; {s}, {v}, {are}, {were} and {have} agree with the count. The message must say what it means for the
 figures, not only what happened.
 """
 
@@ -11,9 +11,41 @@ from collections.abc import Mapping
 from traceanalyzer.report import format as fmt
 
 QUALITY: Mapping[str, str] = {
-    # the file
-    "truncated": "The file ends in the middle of the data; what came before the cut was analysed.",
-    "repaired_encoding": "{count} byte{s} that are no valid text were replaced.",
+    # what reading the file met
+    "truncated_compression": "The compressed file ends too early; what could be unpacked was analysed, the end is missing.",
+    "damaged_compression": "The compressed data is damaged; what came before the damage was analysed.",
+    "trailing_bytes": "Bytes after the end of the compressed data were left out.",
+    "truncated_json": "The file ends in the middle of the data; what came before the cut was analysed, the end is missing.",
+    "damaged_events": "{count} event{s} could not be read and {were} left out.",
+    "control_characters": "{count} control character{s} inside text {were} replaced.",
+    "invalid_utf8": "{count} byte{s} that {are} no valid text {were} replaced.",
+    "non_finite_numbers": "{count} value{s} that {are} no finite number {were} read as not known.",
+    "invalid_escapes": "{count} invalid escape{s} in text {were} replaced.",
+    "odd_fields": "{count} field{s} of an unexpected kind {were} read as not known.",
+    "damaged_metadata": "Part of the metadata could not be read and is not known.",
+    "events_without_time": "{count} event{s} without a usable time {were} left out.",
+    "negative_duration": "{count} event{s} with a negative duration {were} left out.",
+    "absurd_duration": "{count} event{s} longer than the whole recording {were} left out.",
+    "out_of_range": "{count} event{s} far outside the recording {were} left out.",
+    "duplicate_kernels": "{count} kernel{s} stood in the file twice and {were} counted once.",
+    "overlapping_kernels": "{count} kernel{s} overlap{v} another one on the same stream; overlapping time is counted once.",
+    "kernels_without_launch": "{count} kernel{s} {have} no launch in the recording, so what they belong to is less certain.",
+    "kernels_without_correlation": "{count} kernel{s} cannot be tied to a launch, so steps and shapes are less certain.",
+    "begin_end_events": "{count} event{s} recorded as begin and end {were} paired.",
+    "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
+    # what contradicts the limits
+    "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
+    "counted work must be wrong.",
+    "gpu_unknown": "The GPU is not in the catalogue: times and FLOPs hold, shares of a peak are not known. Supply "
+    "--peak-tflops and --bandwidth-gbs, or --gpu.",
+    "unrecorded_device_time": "{detail} ms of the span were not recorded; they count neither as idle nor as busy.",
+}
+"""Code of a note -> sentence."""
+
+
+_AGREEMENT: Mapping[bool, Mapping[str, str]] = {
+    True: {"s": "", "v": "s", "are": "is", "were": "was", "have": "has"},
+    False: {"s": "s", "v": "", "are": "are", "were": "were", "have": "have"},
 }
 
 
@@ -32,4 +64,4 @@ def quality_message(code: str, count: int = 1, detail: str = "") -> str:
     if template is None:
         suffix = f": {detail}" if detail else ""
         return f"{code.replace('_', ' ')}{suffix} ({fmt.count(count)})"
-    return template.format(count=fmt.count(count), detail=detail, s="" if count == 1 else "s")
+    return template.format(count=fmt.count(count), detail=detail, **_AGREEMENT[count == 1])

@@ -1,0 +1,105 @@
+"""The table of kernels by wasted time: what each did, how far from the sheet, and what kept it there.
+
+What could be wrong: the compute share is against the tensor-core peak of the kernel's data type and is left out where
+the kernel did not run on tensor cores, for the sheet's vector peak is not in the document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import rows, strings
+from traceanalyzer.report.document import Device, Kernel, Report
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.summary import Figure, share_figure
+
+REST = "(rest)"
+_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One kernel, printed."""
+
+    number: int
+    name: str
+    kind: str
+    phase: str
+    phase_label: str
+    count: str
+    total: str
+    share: str
+    wasted: str
+    flops: str
+    moved: str
+    intensity: str
+    compute: Figure
+    compute_rate: str
+    bandwidth: Figure
+    bandwidth_rate: str
+    bound: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """The rows shown, and how much of the kernel time they cover."""
+
+    rows: tuple[KernelRow, ...]
+    caption: str
+
+
+def kernel_view(report: Report, limit: int = _SHOWN) -> KernelView | None:
+    """The kernels of the slowest device by wasted time, or None when there is none.
+
+    Rows of which the waste is not known come after the others, longest first; the "(rest)" rows come last.
+    """
+    device = rows.slowest_device(report)
+    kernels = [row for row in report.kernels if device and (row.rank, row.device) == (device.rank, device.device)]
+    if not kernels:
+        return None
+    total = sum(row.total_us for row in kernels)
+    ordered = sorted(kernels, key=_worst_first)
+    shown = [row for row in ordered if row.name != REST][:limit]
+    covered = sum(row.total_us for row in shown) / total if total else None
+    rest = [row for row in ordered if row.name == REST]
+    caption = text("kernels.caption", shown=fmt.count(len(shown)), total=fmt.count(len(kernels) - len(rest)),
+                   share=fmt.percent(covered))  # fmt: skip
+    printed = [_row(number, row, device, total) for number, row in enumerate([*shown, *rest], start=1)]
+    return KernelView(tuple(printed), caption)
+
+
+def _worst_first(row: Kernel) -> tuple[bool, bool, float, float, str, str]:
+    wasted = row.wasted_us
+    return (row.name == REST, wasted is None, -(wasted or 0.0), -row.total_us, row.phase, row.name)
+
+
+def _row(number: int, row: Kernel, device: Device | None, total: float) -> KernelRow:
+    peak = device.peaks_tflops.get(row.dtype) if device and row.dtype else None
+    compute = row.achieved_tflops / peak if peak and row.tensor_core and row.achieved_tflops is not None else None
+    bandwidth_peak = device.bandwidth_gbs if device else None
+    bandwidth = row.achieved_gbs / bandwidth_peak if bandwidth_peak and row.achieved_gbs is not None else None
+    words = [row.category, row.role if row.role != row.category else None, row.dtype]
+    if row.tensor_core:
+        words.append(text("kernels.tensor"))
+    return KernelRow(
+        number=number,
+        name=text("kernels.rest") if row.name == REST else row.name,
+        kind=", ".join(word for word in words if word) if row.name != REST else "",
+        phase=row.phase,
+        phase_label=strings.phase_label(row.phase),
+        count=fmt.count(row.count),
+        total=fmt.duration(row.total_us),
+        share=fmt.percent(row.total_us / total if total else None),
+        wasted=fmt.duration(row.wasted_us),
+        flops=fmt.work(row.flops),
+        moved=fmt.size(row.bytes),
+        intensity=fmt.UNKNOWN if row.arithmetic_intensity is None else fmt.significant(row.arithmetic_intensity),
+        compute=share_figure(compute),
+        compute_rate=fmt.flop_rate(row.achieved_tflops),
+        bandwidth=share_figure(bandwidth),
+        bandwidth_rate=fmt.byte_rate(row.achieved_gbs),
+        bound=strings.bound_label(row.bound),
+        source=strings.source_label(row.work_source),
+    )
