@@ -1,0 +1,156 @@
+"""Cuts the text of a trace into its header, blocks of whole events, and its footer.
+
+A block is cut at the last place that looks like the end of one event and the beginning of the next, in any layout of
+JSON; that the cut is right is proved by the block decoding as a list (a cut inside an event or a string leaves brackets
+or quotes open). Memory is one block and its events. What could be wrong: a trace whose events hold the text
+`"traceEvents": [` as a key of their own before the real list would begin there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.salvage import BOUNDARY, Events, decode, salvage
+
+BLOCK_BYTES = 1 << 22
+"""How much text is decoded at once."""
+
+_METADATA_BYTES = 1 << 24
+_LONGEST_EVENT = 1 << 26
+_LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_OVERLAP = 256
+_FILLER = b", \t\r\n"
+_WINDOW = 1 << 12
+
+
+class EventBlocks:
+    """Iterates over the blocks of events of one trace text.
+
+    After the iteration `header` and `footer` hold the text before and after the event list (the first 16 MiB of each),
+    `found` whether there was a list at all and `closed` whether its end was met.
+
+    Args:
+        chunks: the text, UTF-8, in pieces of any size.
+        book: where damage is noted.
+        block_bytes: how much text to decode at once.
+    """
+
+    def __init__(self, chunks: Iterable[bytes], book: notes.NoteBook, block_bytes: int = BLOCK_BYTES) -> None:
+        self.header = b""
+        self.footer = b""
+        self.found = False
+        self.closed = False
+        self._chunks = iter(chunks)
+        self._book = book
+        self._block = block_bytes
+        self._buffer = b""
+        self._exhausted = False
+
+    def __iter__(self) -> Iterator[Events]:
+        self._find_list()
+        if not self.found:
+            return
+        size = self._block
+        while not self.closed:
+            self._fill(size)
+            self._buffer = self._buffer.lstrip(_FILLER)
+            if self._buffer.startswith(b"]"):
+                self.closed, self._buffer = True, self._buffer[1:]
+                break
+            if self._exhausted and not self._buffer:
+                break
+            piece, following, final = self._cut(size)
+            if piece is None:
+                size = self._grow(size)
+                continue
+            events = self._decoded(piece, final)
+            self.closed = events.ended
+            self._buffer = events.rest + following
+            if events.raws:
+                yield events
+            size = max(self._block, 2 * len(events.rest)) if not events.ended else size
+            if final:
+                break
+        if not self.closed:
+            self._book.add(notes.TRUNCATED_JSON)
+        self._read_footer()
+
+    def _fill(self, size: int) -> None:
+        """Read until the buffer holds `size` bytes or the text ends."""
+        if len(self._buffer) >= size:
+            return
+        parts, held = [self._buffer], len(self._buffer)
+        while held < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._exhausted = True
+                break
+            parts.append(chunk)
+            held += len(chunk)
+        self._buffer = b"".join(parts)
+
+    def _find_list(self) -> None:
+        self._fill(_OVERLAP)
+        text = self._buffer.lstrip()
+        if text.startswith(b"["):
+            self.found, self._buffer = True, text[1:]
+            return
+        searched = 0
+        kept: list[bytes] = []
+        while True:
+            if match := _LIST_START.search(self._buffer, searched):
+                kept.append(self._buffer[: match.start()])
+                self._buffer = self._buffer[match.end() :]
+                self.found = True
+                break
+            if self._exhausted:
+                kept.append(self._buffer)
+                break
+            searched = max(0, len(self._buffer) - _OVERLAP)
+            if len(self._buffer) > _METADATA_BYTES:
+                if not kept:
+                    kept.append(self._buffer[:searched])
+                self._buffer, searched = self._buffer[searched:], 0
+            self._fill(len(self._buffer) + self._block)
+        self.header = kept[0]
+
+    def _cut(self, size: int) -> tuple[bytes | None, bytes, bool]:
+        """A piece that ends with an event, what follows it, and whether the piece is the last of the text."""
+        if self._exhausted and len(self._buffer) <= size:
+            return self._buffer.rstrip(_FILLER), b"", True
+        window = _WINDOW
+        while True:
+            begin = max(0, len(self._buffer) - window)
+            last = None
+            for last in BOUNDARY.finditer(self._buffer, begin):
+                pass
+            if last is not None:
+                return self._buffer[: last.start() + 1], self._buffer[last.end() :], False
+            if begin == 0:
+                return (self._buffer.rstrip(_FILLER), b"", True) if self._exhausted else (None, b"", False)
+            window *= 16
+
+    def _decoded(self, piece: bytes, final: bool) -> Events:
+        try:
+            return decode(piece)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return salvage(piece, self._book, final)
+
+    def _grow(self, size: int) -> int:
+        """Room for an event longer than a block; one beyond all reason is given up."""
+        if len(self._buffer) <= _LONGEST_EVENT:
+            return 2 * max(size, len(self._buffer))
+        self._book.add(notes.DAMAGED_EVENTS)
+        self._buffer = self._buffer[-_OVERLAP:]
+        return self._block
+
+    def _read_footer(self) -> None:
+        self._fill(_METADATA_BYTES)
+        self.footer = self._buffer[:_METADATA_BYTES]
+        self._buffer = b""
+        for _ in self._chunks:
+            pass

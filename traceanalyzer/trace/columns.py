@@ -1,0 +1,333 @@
+"""Collects decoded events into columns, one chunk per block, so that no event outlives its block.
+
+Text is interned on the way: names, threads, and the raw JSON of shapes in one spelling, whatever the file's layout. What
+could be wrong: two threads with the same process and thread id (a recycled id) count as one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.events import (
+    CATEGORIES,
+    GPU_ANNOTATION,
+    GPU_KINDS,
+    Event,
+    EventDecoder,
+    Group,
+    KernelEvent,
+    LaunchEvent,
+    Loose,
+    MemoryArgs,
+    MemoryEvent,
+    OpEvent,
+    OtherEvent,
+    PlaceEvent,
+)
+from traceanalyzer.trace.numbers import Bools, Ints, integer, integers, nanoseconds, narrow, reals
+from traceanalyzer.trace.salvage import Events
+from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
+
+Array = npt.NDArray[Any]
+Chunk = dict[str, Array]
+
+_STRUCTS: dict[Group, type[Event]] = {
+    Group.KERNEL: KernelEvent,
+    Group.LAUNCH: LaunchEvent,
+    Group.OP: OpEvent,
+    Group.ANNOTATION: PlaceEvent,
+    Group.SYNC: PlaceEvent,
+    Group.MEMORY: MemoryEvent,
+    Group.OTHER: OtherEvent,
+}
+_MEMORY = "[memory]"
+_CPU_DEVICE_TYPE = 0
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+
+class Interner(dict[str, int]):
+    """Text to code, in order of first appearance."""
+
+    def __missing__(self, text: str) -> int:
+        code = self[text] = len(self)
+        return code
+
+    def codes(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
+        """One code per text."""
+        return np.fromiter(map(self.__getitem__, texts), np.int32)
+
+
+class _JsonTexts(dict[bytes, int]):
+    """Raw JSON to the code of its text in one spelling, so that no layout matters."""
+
+    def __init__(self, strings: Interner) -> None:
+        super().__init__({b"": MISSING, b"null": MISSING})
+        self._strings = strings
+
+    def __missing__(self, raw: bytes) -> int:
+        code = self[raw] = self._strings[msgspec.json.format(raw, indent=0).decode("utf-8", "replace")]
+        return code
+
+    def codes(self, raws: Iterable[Raw]) -> npt.NDArray[np.int32]:
+        return np.fromiter(map(self.__getitem__, map(bytes, raws)), np.int32)
+
+
+class _Threads(dict[tuple[Loose, Loose], int]):
+    """(pid, tid) as written to the thread's code; "24572" and 24572 are one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys_by_code: dict[tuple[str, str], int] = {}
+
+    def __missing__(self, key: tuple[Loose, Loose]) -> int:
+        code = self[key] = self.keys_by_code.setdefault(thread_key(*key), len(self.keys_by_code))
+        return code
+
+
+def thread_key(pid: Loose, tid: Loose) -> tuple[str, str]:
+    """A process and thread id in one spelling."""
+    return ("" if pid is None else str(pid).strip(), "" if tid is None else str(tid).strip())
+
+
+class Columns:
+    """All columns of a trace while it is read.
+
+    `chunks` holds one list of column chunks per table; `categories` counts the events per category as written.
+    """
+
+    def __init__(self, book: notes.NoteBook) -> None:
+        self.strings = Interner()
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.categories: Counter[str | None] = Counter()
+        self.events = 0
+        self.chunks: dict[str, list[Chunk]] = {
+            name: [] for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")
+        }
+        self._book = book
+        self._threads = _Threads()
+        self._json = _JsonTexts(self.strings)
+        self._decoders = {group: EventDecoder(kind, book) for group, kind in _STRUCTS.items()}
+
+    @property
+    def threads(self) -> tuple[tuple[str, str], ...]:
+        """Process and thread id of every thread code."""
+        return tuple(self._threads.keys_by_code)
+
+    def add(self, events: Events) -> None:
+        """Take over the events of one block."""
+        self.events += len(events.raws)
+        self.categories.update(events.categories)
+        raws: dict[Group, list[Raw]] = {group: [] for group in _STRUCTS}
+        labels: dict[Group, list[str | None]] = {Group.KERNEL: [], Group.ANNOTATION: []}
+        for raw, category in zip(events.raws, events.categories, strict=True):
+            group = CATEGORIES.get(category, Group.OTHER)
+            if group:
+                raws[group].append(raw)
+                if group in labels:
+                    labels[group].append(category)
+        for group, texts in raws.items():
+            if texts:
+                self._group(group, texts, labels.get(group, []))
+
+    def _group(self, group: Group, raws: list[Raw], labels: list[str | None]) -> None:
+        events: list[Any] = self._decoders[group].decode(raws)
+        if group == Group.OTHER:
+            self._other(events)
+        elif group == Group.MEMORY:
+            self._memory([event for event in events if event.ph in "iI"], None)
+        else:
+            if any(event.ph != "X" for event in events):
+                keep = [event.ph == "X" for event in events]
+                labels = [label for label, kept in zip(labels, keep, strict=False) if kept]
+                self._count_pairs(events)
+                events = [event for event, kept in zip(events, keep, strict=True) if kept]
+            if events:
+                {
+                    Group.KERNEL: self._kernels,
+                    Group.LAUNCH: self._launches,
+                    Group.OP: self._ops,
+                    Group.ANNOTATION: self._annotations,
+                    Group.SYNC: self._syncs,
+                }[group](events, labels)
+
+    def _count_pairs(self, events: Iterable[Event]) -> None:
+        self._book.add(notes.BEGIN_END_EVENTS, sum(event.ph in ("B", "E") for event in events))
+
+    def _timed(self, events: Sequence[Any], chunk: Chunk) -> Chunk:
+        """Name, start and duration; `known` says whose times could be read."""
+        start, start_known = nanoseconds([event.ts for event in events])
+        duration, duration_known = nanoseconds([event.dur for event in events])
+        return {
+            "name": self.strings.codes([event.name for event in events]),
+            "start_ns": start,
+            "duration_ns": duration,
+            "known": start_known & duration_known,
+            **chunk,
+        }
+
+    def _thread_codes(self, events: Sequence[Any]) -> npt.NDArray[np.int32]:
+        return np.fromiter(map(self._threads.__getitem__, [(event.pid, event.tid) for event in events]), np.int32)
+
+    def _kernels(self, events: list[Any], labels: list[str | None]) -> None:
+        args = [event.args for event in events]
+        grid, block = _triples([a.grid for a in args]), _triples([a.block for a in args])
+        chunk: Chunk = {
+            "kind": np.array([GPU_KINDS[label] for label in labels], np.int8),
+            "device": narrow(_or_place([a.device for a in args], [event.pid for event in events])),
+            "stream": _or_place([a.stream for a in args], [event.tid for event in events]),
+            "correlation": integers([a.correlation for a in args]),
+            "external_id": _external_ids(args),
+            "graph_id": integers([a.graph_id for a in args]),
+            "graph_node_id": integers([a.graph_node_id for a in args]),
+            **{f"grid_{axis}": grid[:, i] for i, axis in enumerate("xyz")},
+            **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
+            "occupancy": reals([a.occupancy for a in args]).astype(np.float32),
+            "blocks_per_sm": reals([a.blocks_per_sm for a in args]).astype(np.float32),
+            "bytes": integers([a.bytes for a in args]),
+            "context": integers([a.context for a in args]),
+        }
+        self.chunks["kernels"].append(self._timed(events, chunk))
+
+    def _launches(self, events: list[Any], _: list[str | None]) -> None:
+        args = [event.args for event in events]
+        chunk: Chunk = {
+            "thread": self._thread_codes(events),
+            "correlation": integers([a.correlation for a in args]),
+            "external_id": _external_ids(args),
+        }
+        self.chunks["launches"].append(self._timed(events, chunk))
+
+    def _ops(self, events: list[Any], _: list[str | None]) -> None:
+        args = [event.args for event in events]
+        dims = self._json.codes([a.dims for a in args])
+        if (dims == MISSING).any():
+            dims = np.where(dims == MISSING, self._json.codes([a.dims_old for a in args]), dims)
+        chunk: Chunk = {
+            "thread": self._thread_codes(events),
+            "external_id": _external_ids(args),
+            "dims": dims,
+            "types": self._json.codes([a.types for a in args]),
+            "concrete": self._json.codes([a.concrete for a in args]),
+            "strides": self._json.codes([a.strides for a in args]),
+            "sequence": integers([a.sequence for a in args]),
+        }
+        self.chunks["ops"].append(self._timed(events, chunk))
+
+    def _annotations(self, events: list[Any], labels: list[str | None]) -> None:
+        args = [event.args for event in events]
+        gpu = np.array([label == GPU_ANNOTATION for label in labels], np.bool_)
+        device = _or_place([a.device for a in args], [event.pid for event in events])
+        stream = _or_place([a.stream for a in args], [event.tid for event in events])
+        chunk: Chunk = {
+            "kind": np.where(gpu, GPU_USER, USER).astype(np.int8),
+            "thread": np.where(gpu, MISSING, self._thread_codes(events)).astype(np.int32),
+            "device": narrow(np.where(gpu, device, MISSING)),
+            "stream": np.where(gpu, stream, MISSING),
+            "external_id": _external_ids(args),
+        }
+        self.chunks["annotations"].append(self._timed(events, chunk))
+
+    def _syncs(self, events: list[Any], _: list[str | None]) -> None:
+        args = [event.args for event in events]
+        chunk: Chunk = {
+            "device": narrow(_or_place([a.device for a in args], [event.pid for event in events])),
+            "stream": integers([a.stream for a in args]),
+            "correlation": integers([a.correlation for a in args]),
+        }
+        self.chunks["syncs"].append(self._timed(events, chunk))
+
+    def _memory(self, events: list[Any], args: list[MemoryArgs] | None) -> None:
+        """Allocator events: what was asked for, and the totals where recorded, each as a counter of its own."""
+        values = args if args is not None else [event.args for event in events]
+        on_cpu = integers([a.device_type for a in values]) == _CPU_DEVICE_TYPE
+        device = np.where(on_cpu, MISSING, integers([a.device for a in values]))
+        for label, column in (("Bytes", "bytes"), ("Total Allocated", "allocated"), ("Total Reserved", "reserved")):
+            self._counter(
+                [f"{event.name} {label}" for event in events],
+                [event.ts for event in events],
+                device,
+                [getattr(a, column) for a in values],
+            )
+
+    def _counter(self, names: list[str], times: list[Raw], device: Ints, values: list[Any]) -> None:
+        start, known = nanoseconds(times)
+        value = reals(values)
+        keep = ~np.isnan(value)
+        if not keep.any():
+            return
+        chunk: Chunk = {
+            "name": self.strings.codes([name for name, kept in zip(names, keep, strict=True) if kept]),
+            "start_ns": start[keep],
+            "device": narrow(device[keep]),
+            "value": value[keep],
+            "known": known[keep],
+        }
+        self.chunks["counters"].append(chunk)
+
+    def _other(self, events: list[Any]) -> None:
+        """Thread names, counters and allocator events without a category; the rest is not kept."""
+        self._count_pairs(events)
+        memory = [event for event in events if event.name == _MEMORY and event.ph in "iI"]
+        if memory:
+            decoded = [_memory_args(event.args) for event in memory]
+            self._memory(memory, decoded)
+        for event in events:
+            if event.ph == "M" and event.name == "thread_name":
+                name = _object(event.args).get("name")
+                if isinstance(name, str):
+                    self.thread_names[thread_key(event.pid, event.tid)] = name
+            elif event.ph == "C":
+                values = _object(event.args)
+                self._counter(
+                    [f"{event.name} {key}" for key in values],
+                    [event.ts] * len(values),
+                    np.full(len(values), integer(event.pid), np.int64),
+                    list(values.values()),
+                )
+
+
+def _external_ids(args: Sequence[Any]) -> Ints:
+    new = integers([a.external_id for a in args])
+    if (new == MISSING).any():
+        return np.where(new == MISSING, integers([a.external_id_old for a in args]), new)
+    return new
+
+
+def _or_place(recorded: list[Loose], place: list[Loose]) -> Ints:
+    """The recorded device or stream, else the process or thread that Kineto draws it as."""
+    values = integers(recorded)
+    missing: Bools = values == MISSING
+    return np.where(missing, integers(place), values) if missing.any() else values
+
+
+def _triples(values: list[tuple[int, ...]]) -> npt.NDArray[np.int32]:
+    """Grids or blocks as an n x 3 array, MISSING where not recorded as three numbers."""
+    if any(len(value) != 3 for value in values):
+        values = [value if len(value) == 3 else (MISSING,) * 3 for value in values]
+    try:
+        flat = np.array(values, np.int64)
+    except OverflowError:
+        flat = np.array([[integer(n) for n in value] for value in values], np.int64)
+    return narrow(flat)
+
+
+def _object(raw: Raw) -> dict[str, Any]:
+    try:
+        return _OBJECT.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _memory_args(raw: Raw) -> MemoryArgs:
+    try:
+        return msgspec.json.decode(raw, type=MemoryArgs)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return MemoryArgs()

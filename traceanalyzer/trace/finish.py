@@ -1,0 +1,185 @@
+"""Turns collected column chunks into the tables of a `Trace`: checked, sorted, nested; and notes what looks wrong.
+
+Rows whose times cannot be true are left out and counted; everything else is kept as recorded. What could be wrong: the
+limits (a day for one event, a day around the median start) are judgement, chosen far beyond any real recording window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.columns import Array, Chunk, Columns
+from traceanalyzer.trace.nesting import parents
+from traceanalyzer.trace.numbers import Bools, Ints
+from traceanalyzer.trace.tables import (
+    ANNOTATION_COLUMNS,
+    COUNTER_COLUMNS,
+    KERNEL_COLUMNS,
+    LAUNCH_COLUMNS,
+    MISSING,
+    OP_COLUMNS,
+    SYNC_COLUMNS,
+    USER,
+)
+
+_SCHEMAS: Mapping[str, Mapping[str, type]] = {
+    "kernels": KERNEL_COLUMNS,
+    "launches": LAUNCH_COLUMNS,
+    "ops": OP_COLUMNS,
+    "annotations": ANNOTATION_COLUMNS,
+    "syncs": SYNC_COLUMNS,
+    "counters": COUNTER_COLUMNS,
+}
+LONGEST_NS = 24 * 3600 * 10**9
+"""No single event of a recording lasts longer, nor lies further from the median event."""
+
+_LATEST_NS = 9 * 10**18
+_STEP_NAMES = ("ProfilerStep#", "ta.step[")
+_REFERENCES = ("kernels", "ops", "launches", "annotations")
+
+
+def finish(columns: Columns, book: notes.NoteBook) -> dict[str, pd.DataFrame]:
+    """The six tables of a trace, by name; consumes the chunks of `columns`."""
+    tables = {name: _joined(name, columns.chunks.pop(name)) for name in _SCHEMAS}
+    _move_steps(tables, columns)
+    _drop_impossible(tables, book)
+    for name, table in tables.items():
+        tables[name] = _ordered(name, table)
+    whole = _whole_microseconds(tables)
+    if whole:
+        book.add(notes.WHOLE_MICROSECONDS)
+    ops = tables["ops"]
+    ops["parent"] = parents(
+        ops["thread"], ops["start_ns"], ops["start_ns"] + ops["duration_ns"], slack_ns=1000 if whole else 0
+    )
+    _check_kernels(tables["kernels"], tables["launches"], book)
+    return {
+        name: pd.DataFrame({column: tables[name][column].astype(kind, copy=False) for column, kind in schema.items()})
+        for name, schema in _SCHEMAS.items()
+    }
+
+
+def _joined(name: str, chunks: list[Chunk]) -> Chunk:
+    columns = [column for column in (*_SCHEMAS[name], "known") if column != "parent"]
+    if not chunks:
+        kinds = {**_SCHEMAS[name], "known": np.bool_}
+        return {column: np.empty(0, kinds[column]) for column in columns}
+    table: Chunk = {}
+    for column in columns:
+        table[column] = np.concatenate([chunk.pop(column) for chunk in chunks])
+    return table
+
+
+def _select(table: Chunk, rows: Array) -> Chunk:
+    return {column: values[rows] for column, values in table.items()}
+
+
+def _move_steps(tables: dict[str, Chunk], columns: Columns) -> None:
+    """Step marks that an old schema writes as ordinary operators become annotations."""
+    ops, annotations = tables["ops"], tables["annotations"]
+    codes = [code for text, code in columns.strings.items() if text.startswith(_STEP_NAMES)]
+    steps = np.isin(ops["name"], codes)
+    if not steps.any():
+        return
+    moved = _select(ops, steps)
+    count = len(moved["name"])
+    moved |= {"kind": np.full(count, USER, np.int8)}
+    moved |= {column: np.full(count, MISSING, np.int64) for column in ("device", "stream")}
+    tables["annotations"] = {
+        column: np.concatenate((values, moved[column].astype(values.dtype))) for column, values in annotations.items()
+    }
+    tables["ops"] = _select(ops, ~steps)
+
+
+def _drop_impossible(tables: dict[str, Chunk], book: notes.NoteBook) -> None:
+    lost: dict[str, Counter[str]] = {}
+    center = _center(tables)
+    for name, table in tables.items():
+        keep = np.ones(len(table["known"]), np.bool_)
+        start = table["start_ns"]
+        duration = table.get("duration_ns", np.zeros_like(start))
+        for code, bad in (
+            (notes.EVENTS_WITHOUT_TIME, ~table["known"]),
+            (notes.NEGATIVE_DURATION, duration < 0),
+            (notes.ABSURD_DURATION, duration > LONGEST_NS),
+            (notes.OUT_OF_RANGE, (np.abs(start) > _LATEST_NS) | _far(start, center)),
+        ):
+            fresh = bad & keep
+            if fresh.any():
+                lost.setdefault(code, Counter())[name] += int(fresh.sum())
+                keep &= ~fresh
+        del table["known"]
+        if not keep.all():
+            tables[name] = _select(table, keep)
+    for code, counts in lost.items():
+        book.add(code, counts.total(), ", ".join(f"{name} {count}" for name, count in counts.items()))
+
+
+def _center(tables: Mapping[str, Chunk]) -> int | None:
+    """The median start of the kernels, or of the first table that has rows."""
+    for name in _REFERENCES:
+        start = tables[name]["start_ns"][tables[name]["known"]]
+        if len(start):
+            return int(np.partition(start, len(start) // 2)[len(start) // 2])
+    return None
+
+
+def _far(start: Ints, center: int | None) -> Bools:
+    """Whether an event begins more than LONGEST_NS from the center, without overflowing."""
+    if center is None:
+        return np.zeros(len(start), np.bool_)
+    return (start > min(center + LONGEST_NS, _LATEST_NS)) | (start < max(center - LONGEST_NS, -_LATEST_NS))
+
+
+def _ordered(name: str, table: Chunk) -> Chunk:
+    keys: tuple[Array, ...] = (table["start_ns"],)
+    if name == "kernels":
+        keys = (table["start_ns"], table["device"])
+    elif name == "ops":
+        keys = (-table["duration_ns"], table["start_ns"], table["thread"])
+    return _select(table, np.lexsort(keys))  # stable: equal rows keep the order of the file
+
+
+def _whole_microseconds(tables: Mapping[str, Chunk]) -> bool:
+    rows = 0
+    for name in ("kernels", "launches", "ops"):
+        for column in ("start_ns", "duration_ns"):
+            values = tables[name][column]
+            rows += len(values)
+            if (values % 1000).any():
+                return False
+    return rows > 0
+
+
+def _check_kernels(kernels: Chunk, launches: Chunk, book: notes.NoteBook) -> None:
+    count = len(kernels["start_ns"])
+    if not count:
+        return
+    correlated = kernels["correlation"] >= 0
+    book.add(notes.KERNELS_WITHOUT_CORRELATION, int((~correlated).sum()))
+    launched = np.isin(kernels["correlation"], launches["correlation"])
+    book.add(notes.KERNELS_WITHOUT_LAUNCH, int((correlated & ~launched).sum()))
+    start, end = kernels["start_ns"], kernels["start_ns"] + kernels["duration_ns"]
+    order = np.lexsort((start, kernels["stream"], kernels["device"]))
+    same = _repeats(kernels, order, ("device", "stream"))
+    overlaps = same & (start[order][1:] < end[order][:-1])
+    book.add(notes.OVERLAPPING_KERNELS, int(overlaps.sum()))
+    identity = ("device", "stream", "start_ns", "duration_ns", "name", "correlation", "graph_node_id")
+    order = np.lexsort(tuple(kernels[column] for column in reversed(identity)))
+    twice = _repeats(kernels, order, identity) & correlated[order][1:] & (kernels["duration_ns"][order][1:] > 0)
+    book.add(notes.DUPLICATE_KERNELS, int(twice.sum()))
+
+
+def _repeats(table: Chunk, order: npt.NDArray[np.intp], columns: tuple[str, ...]) -> Bools:
+    """For each row but the first, in `order`: whether it equals the one before in all `columns`."""
+    same = np.ones(max(0, len(order) - 1), np.bool_)
+    for column in columns:
+        values = table[column][order]
+        same &= values[1:] == values[:-1]
+    return same

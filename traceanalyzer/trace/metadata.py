@@ -1,0 +1,151 @@
+"""Reads the known top-level facts of a trace; every other key is dropped unread, as they hold environments and tokens.
+
+What could be wrong: a known key that occurs twice counts as written last, and a damaged header loses the keys after the
+damage (noted).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.numbers import integer
+from traceanalyzer.trace.salvage import repair
+from traceanalyzer.trace.tables import MISSING, DeviceProperties, Metadata
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
+_KNOWN = frozenset((
+    "schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "host_name", "record_shapes",
+    "with_stack", "baseTimeNanoseconds", "traceanalyzer",
+))  # fmt: skip
+_VERSIONS: Mapping[str, str] = {
+    "cupti_version": "cupti", "cuda_runtime_version": "cuda_runtime", "cuda_driver_version": "cuda_driver",
+    "hip_runtime_version": "hip_runtime", "hip_driver_version": "hip_driver", "roctracer_version": "roctracer",
+    "rocprofiler_version": "rocprofiler", "torch_version": "torch", "pytorch_version": "torch",
+    "vllm_version": "vllm", "sglang_version": "sglang", "transformers_version": "transformers",
+}  # fmt: skip
+_VERSION_TEXT = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,47}")
+_EARLIEST_EPOCH_NS = 1_420_070_400 * 10**9
+_LATEST_EPOCH_NS = 4_102_444_800 * 10**9
+
+
+def top_level(text: bytes, depth: int = 0) -> tuple[dict[str, bytes], set[str]]:
+    """The raw values of known top-level keys, and the names of all.
+
+    Args:
+        text: JSON text; it may end anywhere.
+        depth: how many brackets are open where it begins.
+    """
+    values: dict[str, bytes] = {}
+    keys: set[str] = set()
+    key: str | None = None
+    begin = -1
+    last = ""
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token in b"{[":
+            depth += 1
+        elif token in b"}],":
+            depth -= token != b","
+            if key is not None and depth <= 1 and (token == b"," or depth == 0) and begin >= 0:
+                if key in _KNOWN or key in _VERSIONS:
+                    values[key] = text[begin : match.start()]
+                key = None
+        elif token == b":":
+            if depth == 1 and key is None and last:
+                key, begin = last, match.end()
+                keys.add(key)
+        elif depth == 1 and key is None:
+            last = token[1:-1].decode("utf-8", "replace")
+    return values, keys
+
+
+def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes.NoteBook) -> Metadata:
+    """The metadata of a trace.
+
+    Args:
+        values: raw JSON of the known top-level keys.
+        first_ns: the earliest time of an event, in ns since the trace's own zero, or None without events.
+        book: where unreadable values are counted.
+    """
+    facts: dict[str, Any] = {}
+    for key, raw in values.items():
+        try:
+            facts[key] = json.loads(repair(raw)[0])
+        except (ValueError, RecursionError):
+            book.add(notes.DAMAGED_METADATA, detail=key)
+    distributed = facts.get("distributedInfo")
+    if not isinstance(distributed, dict):
+        distributed = {}
+    base = max(0, integer(facts.get("baseTimeNanoseconds")))
+    host = facts.get("host_name")
+    collector = facts.get("traceanalyzer")
+    return Metadata(
+        base_time_ns=base,
+        rank=_known(distributed.get("rank")),
+        world_size=_known(distributed.get("world_size")),
+        devices=_devices(facts.get("deviceProperties") or facts.get("computeProperties")),
+        producer=_versions(facts) or None,
+        host_hash=hashlib.sha256(host.encode("utf-8", "replace")).hexdigest()[:12] if isinstance(host, str) else None,
+        recorded_at_ns=_recorded_at(base, first_ns),
+        record_shapes=_flag(facts.get("record_shapes")),
+        with_stack=_flag(facts.get("with_stack")),
+        collector=collector if isinstance(collector, dict) else None,
+    )
+
+
+def _known(value: object) -> int | None:
+    number = integer(value)
+    return None if number == MISSING else number
+
+
+def _flag(value: object) -> bool | None:
+    return bool(value) if isinstance(value, int) else None
+
+
+def _recorded_at(base: int, first_ns: int | None) -> int | None:
+    """Times since boot have no date; times since the epoch, or since a base that is one, do."""
+    if first_ns is None:
+        return base if _EARLIEST_EPOCH_NS < base < _LATEST_EPOCH_NS else None
+    moment = base + first_ns
+    return moment if _EARLIEST_EPOCH_NS < moment < _LATEST_EPOCH_NS else None
+
+
+def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for key, name in _VERSIONS.items():
+        value = facts.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            continue
+        if _VERSION_TEXT.fullmatch(str(value)):
+            found[name] = str(value)
+    return found
+
+
+def _devices(entries: object) -> tuple[DeviceProperties, ...]:
+    if not isinstance(entries, list):
+        return ()
+    return tuple(_device(entry) for entry in entries if isinstance(entry, dict))
+
+
+def _device(entry: Mapping[str, Any]) -> DeviceProperties:
+    """One device; old schemas spell capability and multiprocessors differently."""
+
+    def number(*keys: str) -> int | None:
+        return next((n for key in keys if (n := _known(entry.get(key))) is not None), None)
+
+    name = entry.get("name")
+    identity = number("id")
+    return DeviceProperties(
+        id=MISSING if identity is None else identity,
+        name=name if isinstance(name, str) else "",
+        memory_bytes=number("totalGlobalMem"),
+        compute_major=number("computeMajor", "major"),
+        compute_minor=number("computeMinor", "minor"),
+        num_sms=number("numSms", "multiProcessorCount"),
+        warp_size=number("warpSize"),
+    )

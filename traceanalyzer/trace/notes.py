@@ -1,0 +1,82 @@
+"""What can be wrong with a recording: every code a reader may note, with its severity, in one place.
+
+The sentences for these codes stand in `report/strings.py`; a test holds the two lists equal. What could be wrong: a code
+is renamed although reports of older versions carry it. Codes are therefore only ever added.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from traceanalyzer.trace.tables import Note, Severity
+
+TRUNCATED_COMPRESSION = "truncated_compression"
+DAMAGED_COMPRESSION = "damaged_compression"
+TRAILING_BYTES = "trailing_bytes"
+TRUNCATED_JSON = "truncated_json"
+DAMAGED_EVENTS = "damaged_events"
+CONTROL_CHARACTERS = "control_characters"
+INVALID_UTF8 = "invalid_utf8"
+NON_FINITE_NUMBERS = "non_finite_numbers"
+INVALID_ESCAPES = "invalid_escapes"
+ODD_FIELDS = "odd_fields"
+DAMAGED_METADATA = "damaged_metadata"
+EVENTS_WITHOUT_TIME = "events_without_time"
+NEGATIVE_DURATION = "negative_duration"
+ABSURD_DURATION = "absurd_duration"
+OUT_OF_RANGE = "out_of_range"
+DUPLICATE_KERNELS = "duplicate_kernels"
+OVERLAPPING_KERNELS = "overlapping_kernels"
+KERNELS_WITHOUT_LAUNCH = "kernels_without_launch"
+KERNELS_WITHOUT_CORRELATION = "kernels_without_correlation"
+BEGIN_END_EVENTS = "begin_end_events"
+WHOLE_MICROSECONDS = "whole_microseconds"
+
+SEVERITY: dict[str, Severity] = {
+    TRUNCATED_COMPRESSION: "error",
+    DAMAGED_COMPRESSION: "error",
+    TRAILING_BYTES: "info",
+    TRUNCATED_JSON: "error",
+    DAMAGED_EVENTS: "warning",
+    CONTROL_CHARACTERS: "warning",
+    INVALID_UTF8: "warning",
+    NON_FINITE_NUMBERS: "warning",
+    INVALID_ESCAPES: "warning",
+    ODD_FIELDS: "warning",
+    DAMAGED_METADATA: "warning",
+    EVENTS_WITHOUT_TIME: "warning",
+    NEGATIVE_DURATION: "warning",
+    ABSURD_DURATION: "warning",
+    OUT_OF_RANGE: "warning",
+    DUPLICATE_KERNELS: "warning",
+    OVERLAPPING_KERNELS: "info",
+    KERNELS_WITHOUT_LAUNCH: "info",
+    KERNELS_WITHOUT_CORRELATION: "info",
+    BEGIN_END_EVENTS: "info",
+    WHOLE_MICROSECONDS: "info",
+}
+"""Every code a reader may note, with its severity."""
+
+
+class NoteBook:
+    """Collects notes while reading: counts add up per code, the first detail is kept."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._details: dict[str, str] = {}
+
+    def add(self, code: str, count: int = 1, detail: str = "") -> None:
+        """Note `count` more of `code`; a count of 0 notes nothing."""
+        if count <= 0:
+            return
+        self._counts[code] += count
+        if detail:
+            self._details.setdefault(code, detail)
+
+    def notes(self) -> tuple[Note, ...]:
+        """All notes, in the order in which the codes are listed in this module."""
+        return tuple(
+            Note(code, severity, self._counts[code], self._details.get(code, ""))
+            for code, severity in SEVERITY.items()
+            if self._counts[code]
+        )

@@ -1,0 +1,223 @@
+"""Decodes a piece of an event list into raw events, and recovers what is whole from a damaged piece.
+
+A piece that does not decode is split where one event seems to end and the next to begin. Runs of such segments that
+decode are taken as they are. A segment that does not is repaired (control characters, bytes that are no UTF-8, bare NaN
+and inf, bad escapes), joined with its successors where it only seems unfinished (a list of objects inside an event looks
+like a boundary), or dropped and counted. What could be wrong: an event is dropped whole even if only one field is beyond
+repair, and a damaged event that holds such a list counts as several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from traceanalyzer.trace import notes
+
+BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
+"""Where an event seems to end and another to begin."""
+
+_RUN = 1 << 16
+_LONGEST_EVENT = 1 << 22
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_LIST_END = re.compile(rb"\]\s*(?:,\s*\"|\}|\Z)")
+_EVENT_AND_LIST_END = re.compile(rb"\}\s*(\]\s*(?:,\s*\"|\}|\Z))")
+_TOKEN = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([a-z]*\))?|[-+]?\b1\.#[a-z]+', re.DOTALL | re.IGNORECASE
+)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_ESCAPE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.", re.DOTALL
+)  # fmt: skip
+_GOOD_ESCAPES = tuple(b"\\" + bytes([char]) for char in b'"\\/bfnrt')
+_REPLACEMENT = "\ufffd".encode()
+
+
+class _Head(msgspec.Struct, gc=False):
+    cat: str | None = None
+
+
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_head_list = msgspec.json.Decoder(list[_Head])
+_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
+
+
+@dataclass
+class Events:
+    """Whole events in file order: their JSON texts and categories, and what follows them in the piece.
+
+    `ended`: the closing bracket of the list was found and `rest` begins after it; otherwise `rest` is an unfinished
+    event.
+    """
+
+    raws: list[msgspec.Raw] = field(default_factory=list)
+    categories: list[str | None] = field(default_factory=list)
+    rest: bytes = b""
+    ended: bool = False
+
+    def extend(self, more: Events) -> None:
+        """Append the events of `more`, which follow in the file."""
+        self.raws += more.raws
+        self.categories += more.categories
+        self.rest, self.ended = more.rest, more.ended
+
+
+def decode(piece: bytes) -> Events:
+    """The events of a piece of an event list.
+
+    Args:
+        piece: begins with an event (or is empty) and ends with one, or anywhere after the end of the list.
+
+    Raises:
+        msgspec.MsgspecError, UnicodeDecodeError: the piece is damaged or ends inside an event.
+    """
+    if not piece.isascii():
+        piece.decode()  # the decoder does not look into the text it skips
+    wrapped = b"[" + piece + b"]"
+    try:
+        raws = _raw_list.decode(wrapped)
+    except msgspec.DecodeError as error:
+        end = _end_of_list(piece, str(error))
+        if end is None:
+            raise
+        events = decode(piece[: end - 1].rstrip(b", \t\r\n"))
+        events.rest, events.ended = piece[end:], True
+        return events
+    return Events(raws, [head.cat for head in _head_list.decode(wrapped)])
+
+
+def _end_of_list(piece: bytes, error: str) -> int | None:
+    """The position after the bracket that closes the list, if meeting it is why decoding stopped."""
+    match = _BYTE.search(error)
+    if match is None or not ("trailing characters" in error or "trailing comma in array" in error):
+        return None
+    bracket = piece.rfind(b"]", 0, int(match.group(1)))
+    return bracket + 1 if bracket >= 0 and _LIST_END.match(piece, bracket) else None
+
+
+def salvage(piece: bytes, book: notes.NoteBook, final: bool) -> Events:
+    """The whole events of a damaged piece.
+
+    Args:
+        piece: text that begins with an event of the list.
+        book: where repairs and losses are counted.
+        final: the file ends with this piece; otherwise an unfinished last event is handed back in `Events.rest`.
+    """
+    return _Salvage(piece, book, final).run()
+
+
+class _Salvage:
+    """One damaged piece, taken apart from its beginning to its end."""
+
+    def __init__(self, piece: bytes, book: notes.NoteBook, final: bool) -> None:
+        self._piece = piece
+        self._book = book
+        self._final = final
+        self._found = Events()
+        matches = list(BOUNDARY.finditer(piece))
+        self._starts = [0, *(match.end() for match in matches)]
+        self._ends = [*(match.start() + 1 for match in matches), len(piece)]
+
+    def run(self) -> Events:
+        index = 0
+        while index < len(self._starts) and not self._found.ended and not self._found.rest:
+            stop = self._run_end(index)
+            try:
+                self._found.extend(decode(self._piece[self._starts[index] : self._ends[stop - 1]]))
+                index = stop
+            except _DAMAGE:
+                while index < stop and not self._found.ended and not self._found.rest:
+                    index = self._take(index)
+        return self._found
+
+    def _run_end(self, index: int) -> int:
+        limit = self._starts[index] + _RUN
+        end = index + 1
+        while end < len(self._ends) and self._ends[end] <= limit:
+            end += 1
+        return end
+
+    def _take(self, index: int) -> int:
+        """Take the event that begins with segment `index`, or drop that segment; the next segment's index."""
+        count = 1
+        while True:
+            stop = min(index + count, len(self._ends))
+            text = self._piece[self._starts[index] : self._ends[stop - 1]]
+            try:
+                self._found.extend(self._repaired(text))
+                return stop
+            except _DAMAGE as error:
+                unfinished = "truncated" in str(error) and len(text) < _LONGEST_EVENT
+            if not unfinished:
+                break
+            if stop == len(self._ends):
+                if not self._final:
+                    self._found.rest = text
+                    return stop
+                break
+            count = count + 1 if count < 8 else 2 * count
+        self._drop(index)
+        return index + 1
+
+    def _repaired(self, text: bytes) -> Events:
+        try:
+            return decode(text)
+        except _DAMAGE:
+            repaired, repairs = repair(text)
+            events = decode(repaired)
+        for code, count in repairs.items():
+            self._book.add(code, count)
+        return events
+
+    def _drop(self, index: int) -> None:
+        if index + 1 < len(self._starts):
+            self._book.add(notes.DAMAGED_EVENTS)
+            return
+        # The last segment holds what follows the list too; without its end the file is cut, which the caller notes.
+        if end := _EVENT_AND_LIST_END.search(self._piece, self._starts[index]):
+            self._book.add(notes.DAMAGED_EVENTS)
+            self._found.ended, self._found.rest = True, self._piece[end.start(1) + 1 :]
+
+
+def repair(text: bytes) -> tuple[bytes, Counter[str]]:
+    """Make damaged JSON text decodable where that is possible without guessing.
+
+    Control characters inside strings and bytes that are no UTF-8 become U+FFFD, bare NaN and inf become null,
+    backslashes that begin no escape become text, halves of surrogate pairs U+FFFD.
+
+    Returns:
+        The text and how often each kind of repair was made.
+    """
+    counts: Counter[str] = Counter()
+    if not text.isascii():
+        decoded = text.decode("utf-8", "replace")
+        counts[notes.INVALID_UTF8] = decoded.count("\ufffd") - text.count(_REPLACEMENT)
+        text = decoded.encode()
+
+    def escape(match: re.Match[bytes]) -> bytes:
+        found = match.group()
+        if len(found) == 12 or found in _GOOD_ESCAPES:
+            return found
+        if found[1:2] == b"u" and len(found) == 6:
+            if found[2:3] not in b"dD" or found[3:4] in b"01234567":
+                return found
+            counts[notes.INVALID_ESCAPES] += 1
+            return _REPLACEMENT
+        counts[notes.INVALID_ESCAPES] += 1
+        return b"\\\\" + found[1:]
+
+    def token(match: re.Match[bytes]) -> bytes:
+        found = match.group()
+        if not found.startswith(b'"'):
+            counts[notes.NON_FINITE_NUMBERS] += 1
+            return b"null"
+        if b"\\" in found:
+            found = _ESCAPE.sub(escape, found)
+        found, controls = _CONTROL.subn(_REPLACEMENT, found)
+        counts[notes.CONTROL_CHARACTERS] += controls
+        return found
+
+    return _TOKEN.sub(token, text), counts

@@ -1,0 +1,199 @@
+"""Opens a trace and streams its UTF-8 text: decompressed, transcoded, hashed, in chunks of bounded size.
+
+Compression and encoding are sniffed from the first bytes, because file names lie. A damaged or cut gzip or zstd stream
+yields everything that came out before the damage, and a note. What could be wrong: the bytes after a damaged spot are
+lost even where a later gzip member would be whole, and one compressed chunk can expand far beyond its size.
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import zstandard
+from isal import isal_zlib
+
+from traceanalyzer.errors import InputError
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.refuse import printable, refuse_binary
+
+_PLAIN_CHUNK = 1 << 20
+_PACKED_CHUNK = 1 << 14
+_SNIFF = 512
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_FORMATS = {_GZIP: "kineto-json.gz", _ZSTD: "kineto-json.zst"}
+_BOMS: tuple[tuple[bytes, str], ...] = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class _Decompressor(Protocol):
+    """What zlib-like decompression objects share."""
+
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes, /) -> bytes:
+        """The text that came out of `data`."""
+
+
+class SourceStream:
+    """The text of one file as an iterator of UTF-8 chunks; afterwards its size and hash.
+
+    Args:
+        path: the file, or "-" for standard input.
+        book: where damage is noted.
+
+    Raises:
+        InputError: missing, unreadable, empty or a folder, or an archive.
+        UnsupportedTraceError: another format, recognised by its first bytes.
+    """
+
+    def __init__(self, path: str | Path, book: notes.NoteBook) -> None:
+        self.name = "stdin" if str(path) == "-" else printable(Path(path).name)
+        self.bytes = 0
+        self._book = book
+        self._hash = hashlib.sha256()
+        self._handle = _open(path, self.name)
+        try:
+            self._first = self._read(_SNIFF)
+            if not self._first:
+                raise InputError(f"{self.name} is empty", "the recording was not written; record it again")
+            magic = next((m for m in _FORMATS if self._first.startswith(m)), b"")
+            self.format = _FORMATS.get(magic, "kineto-json")
+            self._chunks = self._text(magic)
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._chunks
+
+    def finish(self) -> str:
+        """Read what is left of the file, so that the hash covers all of it, close it and return the hash in hex."""
+        while self._read(_PLAIN_CHUNK):
+            pass
+        self.close()
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if self._handle is not sys.stdin.buffer:
+            self._handle.close()
+
+    def _read(self, size: int) -> bytes:
+        try:
+            data = self._handle.read(size)
+        except OSError as error:
+            raise InputError(f"{self.name} cannot be read: {error.strerror or 'I/O error'}") from error
+        self._hash.update(data)
+        self.bytes += len(data)
+        return data
+
+    def _raw(self, size: int) -> Iterator[bytes]:
+        yield self._first
+        while data := self._read(size):
+            yield data
+
+    def _text(self, magic: bytes) -> Iterator[bytes]:
+        if magic:
+            chunks = _unpacked(self._raw(_PACKED_CHUNK), magic, self._book)
+        else:
+            chunks = self._raw(_PLAIN_CHUNK)
+        head = b""
+        for chunk in chunks:
+            head += chunk
+            if len(head) >= _SNIFF:
+                break
+        encoding, skip = _encoding(head)
+        if encoding == "utf-8":
+            refuse_binary(self.name, head[skip:])
+            return _prepend(head[skip:], chunks)
+        return _transcoded(_prepend(head[skip:], chunks), encoding, self._book)
+
+
+def _open(path: str | Path, name: str) -> BinaryIO:
+    if str(path) == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(path).open("rb")
+    except FileNotFoundError as error:
+        raise InputError(f"{name} does not exist", "check the path") from error
+    except PermissionError as error:
+        raise InputError(f"{name} cannot be read: permission denied", "check its permissions") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{name} is a folder", "pass the trace files in it") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name} cannot be opened: {reason}", "check the path") from error
+
+
+def _prepend(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    if head:
+        yield head
+    yield from chunks
+
+
+def _new_decompressor(magic: bytes) -> Callable[[], _Decompressor]:
+    if magic == _GZIP:
+        return lambda: isal_zlib.decompressobj(31)
+    return lambda: zstandard.ZstdDecompressor().decompressobj()
+
+
+def _unpacked(chunks: Iterator[bytes], magic: bytes, book: notes.NoteBook) -> Iterator[bytes]:
+    """All members or frames, one after the other, as far as they are whole."""
+    make = _new_decompressor(magic)
+    unpacker: _Decompressor | None = None
+    for chunk in chunks:
+        data = chunk
+        while data:
+            if unpacker is None:
+                data = data.lstrip(b"\0")  # tape and block devices pad with zeros, which is no damage
+                if not data:
+                    break
+                unpacker = make()
+            try:
+                text = unpacker.decompress(data)
+            except (isal_zlib.error, zstandard.ZstdError):
+                book.add(notes.DAMAGED_COMPRESSION)
+                return
+            if text:
+                yield text
+            if not unpacker.eof:
+                break
+            data = unpacker.unused_data
+            unpacker = None
+    if unpacker is not None:
+        book.add(notes.TRUNCATED_COMPRESSION)
+
+
+def _encoding(head: bytes) -> tuple[str, int]:
+    """The encoding of the text and the length of its UTF-8 byte order mark."""
+    for bom, encoding in _BOMS:
+        if head.startswith(bom):
+            return encoding, len(bom) if encoding == "utf-8" else 0
+    if head[:1] in (b"{", b"[") and head[1:2] == b"\0":
+        return ("utf-32-le" if head[1:4] == b"\0\0\0" else "utf-16-le"), 0
+    if head[:1] == b"\0" and head[1:2] in (b"{", b"["):
+        return "utf-16-be", 0
+    return "utf-8", 0
+
+
+def _transcoded(chunks: Iterator[bytes], encoding: str, book: notes.NoteBook) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    for chunk in chunks:
+        text = decoder.decode(chunk)
+        book.add(notes.INVALID_UTF8, text.count("\ufffd"))
+        yield text.encode("utf-8", "replace")
+    text = decoder.decode(b"", final=True)
+    book.add(notes.INVALID_UTF8, text.count("\ufffd"))
+    yield text.encode("utf-8", "replace")
