@@ -1,8 +1,8 @@
 """Take the documentation's screenshots of real reports, light and dark, with Chromium: `make screenshots`.
 
 Reports that are looked at: a prefill on a GPU and a decode step replayed from a graph (from the trace collection that
-lies beside the project, where it does), and the CPU sample. One first screen is kept as the README's picture. What
-could be wrong: fonts differ between machines, so the pictures are not compared by any test.
+lies beside the project, where it does), and the CPU sample. What could be wrong: fonts differ between machines, so the
+pictures are not compared by any test.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ REPORTS = {
     "graph-decode": SHARED / "mi300x-vllm-decode-full-graph.json.gz",
     "cpu-sample": ROOT / "samples" / "tiny-llama-cpu.json.gz",
 }
-# Of these the README shows the first that exists.
-FIRST_SCREEN = ("gpu-prefill", "cpu-sample")
 WIDTH, HEIGHT = 1200, 900
 
 
@@ -61,11 +59,6 @@ def main() -> None:
                 shoot(browser, page_file, picture, scheme, args.whole)
                 print(picture)
         browser.close()
-    for name in FIRST_SCREEN:
-        picture = args.out / f"{name}-light.png"
-        if picture.is_file() and not args.whole:
-            shutil.copyfile(picture, args.out / "first-screen.png")
-            break
 
 
 if __name__ == "__main__":
