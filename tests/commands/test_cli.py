@@ -99,9 +99,11 @@ def test_a_page_made_earlier_gives_the_same_document(capsys: pytest.CaptureFixtu
         '<!doctype html><script type="application/json" id="traceanalyzer-report">{"schema_version": </script>',
         '<!doctype html><script type="application/json" id="traceanalyzer-report">{"schema_version": 999}</script>',
         '<!doctype html><script type="application/json" id="traceanalyzer-report">[]</script>',
+        '<!doctype html><script type="application/json" id="traceanalyzer-report">' + "[" * 100_000 + "</script>",
         '<!doctype html><script id="traceanalyzer-report">',
         "<html>\0",
     ],
+    ids=["diary", "cut", "later schema", "no object", "deep", "no type", "nul"],
 )
 def test_a_page_that_is_not_ours_is_said(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.html").write_text(text)
@@ -109,6 +111,7 @@ def test_a_page_that_is_not_ours_is_said(text: str, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr()
     assert shown.out == ""
     assert_one_error(shown.err)
+    assert "other.html" in shown.err
 
 
 def test_several_results_cannot_share_stdout(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,8 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "180"))
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "tiny-llama-cpu-batch4.json.gz"
 HOSTILE: tuple[Any, ...] = (
     None, True, 0, -1, 2**31, 2**53 + 1, 2**63, -(2**63), 1e308, 5e-324, "", "0", "-1", "1e999", "nan",
-    "</script>", "\0", "\u202e", "\ud800", "x" * 70_000, [], [[]], [[[1]]], {}, {"a": {}}, [1, "2", None], "[[4, 4], [4, 4]]", "cpu_op", "kernel",
+    "</script>", "\0", "\u202e", "\ud800", "x" * 70_000,
+    [], [[]], [[[1]]], {}, {"a": {}}, [1, "2", None], "[[4, 4], [4, 4]]", "cpu_op", "kernel",
 )  # fmt: skip
 
 

@@ -214,6 +214,8 @@ def _read_page(paths: Sequence[str], settings: _Settings) -> Report:
 
     try:
         return from_html(Path(paths[0]).read_text(encoding="utf-8"))
+    except InputError as error:
+        raise InputError(f"{name}: {error.message}", error.hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{name} cannot be read as a page: {error}") from error
 
