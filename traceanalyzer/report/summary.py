@@ -85,6 +85,7 @@ class FirstScreen:
     """Everything of the first screen, in its order."""
 
     title: str
+    subject: tuple[str, ...]
     ran: tuple[Fact, ...]
     headline: str
     bound: str
@@ -114,6 +115,7 @@ def first_screen(report: Report) -> FirstScreen:
     ruled_out = [strings.ruled_out(code) for code in report.verdict.ruled_out]
     return FirstScreen(
         title=_title(report, device),
+        subject=tuple(_subject(report, device)),
         ran=tuple(_ran(report, device)),
         headline=report.verdict.headline,
         bound=bound,
@@ -179,27 +181,32 @@ def _partly(known_share: float | None) -> bool:
     return known_share is not None and known_share < 0.995
 
 
+def _subject(report: Report, device: Device | None) -> list[str]:
+    """Model, engine and device, as far as they are known: they stand in the title."""
+    run = report.run
+    engine = " ".join(part for part in (run.engine, run.engine_version) if part)
+    known_device = device is not None and (device.name or device.kind == "cpu")
+    parts = [run.model.name if run.model else None, engine, device_name(device) if known_device else None]
+    return [part for part in parts if part]
+
+
 def _title(report: Report, device: Device | None) -> str:
-    model = report.run.model
-    parts = [model.name if model else None, report.run.engine, device.name if device else None]
-    subject = " \N{MIDDLE DOT} ".join(part for part in parts if part)
+    subject = " \N{MIDDLE DOT} ".join(_subject(report, device))
     return text("title", subject=subject) if subject else text("title.plain")
 
 
 def _ran(report: Report, device: Device | None) -> list[Fact]:
-    run = report.run
+    """What the title does not say already."""
     facts: list[tuple[str, str | None]] = [
-        ("ran.model", run.model.name if run.model else None),
-        ("ran.engine", " ".join(part for part in (run.engine, run.engine_version) if part) or None),
-        ("ran.gpu", device_name(device)),
+        ("ran.gpu", device_name(device) if device_name(device) == fmt.UNKNOWN else None),
         ("ran.workload", _workload(report)),
-        ("ran.recorded", _recorded(report)),
         ("ran.span", fmt.duration(report.span.duration_us)),
         ("ran.steps", _steps(report, device)),
+        ("ran.recorded", _recorded(report)),
         ("ran.traces", _trace_names(report)),
     ]
     if len(report.devices) > 1:
-        facts.insert(3, ("appendix.devices", text("ran.devices", count=len(report.devices))))
+        facts.insert(1, ("appendix.devices", text("ran.devices", count=len(report.devices))))
     return [Fact(text(key), Figure(value)) for key, value in facts if value]
 
 

@@ -9,12 +9,12 @@ ASSUMPTIONS: Mapping[str, str] = {
     "achievable_default": "What the card reaches is taken as 88 % of its bandwidth and 80 % of its compute peak.",
     "achievable_measured": "What the card reaches is a published measurement on the same model of card.",
     # decode floor
-    "weights_from_shapes": "Weight bytes are counted from the shapes of the matrix products; each weight is read once a "
-    "step, and the input embedding is gathered, not read as a whole.",
+    "weights_from_shapes": "Weight bytes are counted from the shapes of the matrix products; each weight is read once "
+    "a step, and the input embedding is gathered, not read as a whole.",
     "weights_unknown": "Weight bytes are not known, so there is no floor.",
     "kv_unknown": "KV bytes are not known, so the floor holds the weights alone and is too low.",
-    "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without the gap "
-    "before the next one.",
+    "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without "
+    "the gap before the next one.",
     # prefill ideal
     "causal_half": "Causal attention counts only the pairs it may look at.",
     "dense_flops": "FLOPs are those that ran, padding included.",

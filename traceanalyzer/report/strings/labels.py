@@ -99,7 +99,7 @@ WORKLOADS: Mapping[str, str] = {
     "prefill_only": "prefill only",
     "training": "training",
     "capture": "graph capture",
-    "unknown": "workload not recognised",
+    "unknown": "not recognised",
 }
 
 GRAPH_MODES: Mapping[str, str] = {

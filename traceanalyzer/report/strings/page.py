@@ -29,7 +29,7 @@ TEXT: Mapping[str, str] = {
     "verdict.bound": "Bound by {bound}",
     "verdict.bound_none": "No single bound",
     "verdict.bound_unknown": "Bound not known",
-    "verdict.confidence": "confidence {share}",
+    "verdict.confidence": "Confidence {share}.",
     "quality.clean": "Data: nothing lost, nothing repaired",
     "quality.badge": "Data: {counts}",
     "quality.errors": "{count} error{s}",
@@ -128,8 +128,8 @@ TEXT: Mapping[str, str] = {
     "ledger.bar": "{phase}: {parts}",
     "ledger.part": "{label} {share}",
     "ledger.none": "The trace holds no time to account for.",
-    "ledger.unknown_note": "Time of tensor-core kernels whose work is not known stands under waiting, not known: it may "
-    "be useful.",
+    "ledger.unknown_note": "Time of tensor-core kernels whose work is not known stands under waiting, not known: it "
+    "may be useful.",
     "ledger.segment": "{group}, {bucket}: {time}, {share}",
     "ledger.unit": "Times in microseconds.",
     # steps
@@ -272,6 +272,8 @@ TEXT: Mapping[str, str] = {
     "appendix.layers": "{count} layers",
     "appendix.hidden": "hidden {count}",
     "appendix.heads": "{heads} heads, {kv_heads} for KV",
+    "appendix.from": "from {source}",
+    "appendix.slowest": "(the slowest)",
     "appendix.parameters": "{count} parameters",
     # findings and request, where the document has them
     "findings.title": "Findings",

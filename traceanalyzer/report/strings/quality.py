@@ -1,7 +1,7 @@
 """What a reader must know about the data: one sentence per code of a `Note`.
 
-A sentence may use {count} and {detail}; {s}, {v}, {are}, {were} and {have} agree with the count. The message must say what it means for the
-figures, not only what happened.
+A sentence may use {count} and {detail}; {s}, {v}, {are}, {were} and {have} agree with the count. It says what the loss
+means for the figures, not only what happened.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from traceanalyzer.report import format as fmt
 
 QUALITY: Mapping[str, str] = {
     # what reading the file met
-    "truncated_compression": "The compressed file ends too early; what could be unpacked was analysed, the end is missing.",
+    "truncated_compression": "The compressed file ends too early; what could be unpacked was analysed, the end is "
+    "missing.",
     "damaged_compression": "The compressed data is damaged; what came before the damage was analysed.",
     "trailing_bytes": "Bytes after the end of the compressed data were left out.",
-    "truncated_json": "The file ends in the middle of the data; what came before the cut was analysed, the end is missing.",
+    "truncated_json": "The file ends in the middle of the data; what came before the cut was analysed, the end is "
+    "missing.",
     "damaged_events": "{count} event{s} could not be read and {were} left out.",
     "control_characters": "{count} control character{s} inside text {were} replaced.",
     "invalid_utf8": "{count} byte{s} that {are} no valid text {were} replaced.",
@@ -28,9 +30,12 @@ QUALITY: Mapping[str, str] = {
     "absurd_duration": "{count} event{s} longer than the whole recording {were} left out.",
     "out_of_range": "{count} event{s} far outside the recording {were} left out.",
     "duplicate_kernels": "{count} kernel{s} stood in the file twice and {were} counted once.",
-    "overlapping_kernels": "{count} kernel{s} overlap{v} another one on the same stream; overlapping time is counted once.",
-    "kernels_without_launch": "{count} kernel{s} {have} no launch in the recording, so what they belong to is less certain.",
-    "kernels_without_correlation": "{count} kernel{s} cannot be tied to a launch, so steps and shapes are less certain.",
+    "overlapping_kernels": "{count} kernel{s} overlap{v} another one on the same stream; overlapping time is counted "
+    "once.",
+    "kernels_without_launch": "{count} kernel{s} {have} no launch in the recording, so what they belong to is less "
+    "certain.",
+    "kernels_without_correlation": "{count} kernel{s} cannot be tied to a launch, so steps and shapes are less "
+    "certain.",
     "begin_end_events": "{count} event{s} recorded as begin and end {were} paired.",
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
     # what contradicts the limits

@@ -1,0 +1,274 @@
+"""The roofline as inline SVG: an Altair chart, drawn by vl-convert without a browser or a network.
+
+Colours are CSS variables of the page, so that the chart follows light, dark and print. The SVG is then made fit for the
+page: no style attribute (the page's policy forbids them), no fixed size, a tooltip per point, names made visible. The
+same report gives the same bytes. What could be wrong: labels are placed by the font metrics of vl-convert, not of the
+reader's browser, so a label may sit a little off.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import altair as alt
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import rows, strings
+from traceanalyzer.report.document import Device, Report
+from traceanalyzer.report.kernel_table import REST
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.summary import PHASE_ORDER, device_name, ordered_phases
+from traceanalyzer.report.text_safety import shorten, visible
+
+MAX_POINTS = 300
+_WIDTH, _HEIGHT = 760, 380
+_NAME = 80
+_SVG = "http://www.w3.org/2000/svg"
+_SHAPES = {
+    "prefill": "square", "decode": "circle", "mixed": "diamond", "draft": "triangle-up", "encoder": "triangle-down",
+    "warmup": "triangle-left", "capture": "triangle-right", "other": "cross",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The chart, or why there is none. `svg` is trusted mark-up made here; `omitted` says what is not drawn."""
+
+    svg: str
+    reason: str
+    no_peaks: bool
+    omitted: str
+    phases: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    phase: str
+    name: str
+    intensity: float
+    tflops: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Roof:
+    """One roof: flat at `tflops` from the ridge on, rising with the bandwidth before it."""
+
+    label: str
+    tflops: float
+    gbs: float
+    reached: bool
+
+    @property
+    def ridge(self) -> float:
+        """FLOP per byte at which the bandwidth roof meets the compute roof."""
+        return self.tflops * 1e3 / self.gbs
+
+
+def roofline(report: Report) -> Roofline:
+    """The roofline of the slowest device: roofs of the data types that ran, phases large, kernels small."""
+    device = rows.slowest_device(report)
+    phases = _phase_points(report, device)
+    kernels = _kernel_points(report, device)
+    roofs = _roofs(report, device)
+    if not roofs or device is None:
+        return Roofline("", text("roofline.no_peaks"), True, "", ())
+    if not phases and not kernels:
+        return Roofline("", text("roofline.no_work"), False, "", ())
+    shown = kernels[:MAX_POINTS]
+    omitted = ""
+    if len(shown) < len(kernels):
+        omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))
+    present = [name for name in PHASE_ORDER if any(point.phase == name for point in [*phases, *shown])]
+    description = text("roofline.alt", device=visible(device_name(device)), points="; ".join(map(_said, phases)))
+    svg = _finished(_chart(roofs, phases, shown).to_dict(), description)
+    return Roofline(svg, "", False, omitted, tuple((name, strings.phase_label(name)) for name in present))
+
+
+def _phase_points(report: Report, device: Device | None) -> list[_Point]:
+    return [
+        _Point(
+            row.phase, strings.phase_label(row.phase), row.arithmetic_intensity, row.achieved_tflops, row.duration_us
+        )
+        for row in ordered_phases(report, device)
+        if row.arithmetic_intensity and row.achieved_tflops
+    ]
+
+
+def _kernel_points(report: Report, device: Device | None) -> list[_Point]:
+    """Kernels that have a place on a logarithmic chart, the longest first."""
+    points = [
+        _Point(
+            row.phase, shorten(visible(row.name), _NAME), row.arithmetic_intensity, row.achieved_tflops, row.total_us
+        )
+        for row in report.kernels
+        if device
+        and (row.rank, row.device) == (device.rank, device.device)
+        and row.name != REST
+        and row.arithmetic_intensity
+        and row.achieved_tflops
+    ]
+    return sorted(points, key=lambda point: (-point.time_us, point.phase, point.name))
+
+
+def _roofs(report: Report, device: Device | None) -> list[_Roof]:
+    """The sheet's roof of each data type that ran (of the highest one where none is known), then what is reached."""
+    if device is None or not device.bandwidth_gbs or not device.peaks_tflops:
+        return []
+    ran = {row.dtype for row in report.kernels if row.dtype and row.arithmetic_intensity}
+    dtypes = sorted(ran & set(device.peaks_tflops)) or ["bf16" if "bf16" in device.peaks_tflops else _fastest(device)]
+    by_height: dict[float, list[str]] = {}
+    for dtype in dtypes:
+        by_height.setdefault(device.peaks_tflops[dtype], []).append(visible(dtype))
+    roofs = [
+        _Roof(
+            text("roofline.peak", dtype="/".join(names), rate=fmt.flop_rate(height)),
+            height,
+            device.bandwidth_gbs,
+            False,
+        )
+        for height, names in sorted(by_height.items(), reverse=True)
+    ]
+    top = max(dtypes, key=lambda dtype: device.peaks_tflops[dtype])
+    reached = device.achievable_tflops.get(top)
+    if reached and device.achievable_gbs:
+        roofs.append(_Roof("", reached, device.achievable_gbs, True))
+    return roofs
+
+
+def _fastest(device: Device) -> str:
+    return max(sorted(device.peaks_tflops), key=lambda dtype: device.peaks_tflops[dtype])
+
+
+def _said(point: _Point) -> str:
+    return text("roofline.point", name=point.name, intensity=fmt.intensity(point.intensity),
+                rate=fmt.flop_rate(point.tflops))  # fmt: skip
+
+
+def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> alt.LayerChart:
+    points = [*phases, *kernels]
+    ridges = [roof.ridge for roof in roofs]
+    x = _decades([point.intensity for point in points] + [0.5 * min(ridges), 2 * max(ridges)])
+    y = _decades([point.tflops for point in points] + [roof.tflops for roof in roofs], top=2.0)
+    x_axis = alt.X("x:Q", title=text("roofline.x"), scale=alt.Scale(type="log", domain=x, nice=False),
+                   axis=alt.Axis(values=_powers(x), format="~g", grid=True))  # fmt: skip
+    y_axis = alt.Y("y:Q", title=text("roofline.y"), scale=alt.Scale(type="log", domain=y, nice=False),
+                   axis=alt.Axis(values=_powers(y), format="~g", grid=True))  # fmt: skip
+    layers: list[alt.Chart] = []
+    for roof in roofs:
+        line = [{"x": at, "y": min(roof.tflops, at * roof.gbs / 1e3)} for at in (x[0], roof.ridge, x[1])]
+        line = [end for end in line if y[0] <= end["y"]] or line
+        dash = [5, 4] if roof.reached else [1, 0]
+        start = max(x[0], y[0] * 1e3 / roof.gbs)
+        line[0] = {"x": start, "y": min(roof.tflops, start * roof.gbs / 1e3)}
+        layers.append(
+            alt.Chart(alt.Data(values=line))
+            .mark_line(color="var(--ink-soft)", strokeWidth=1.6, strokeDash=dash, aria=False)
+            .encode(x=x_axis, y=y_axis)
+        )
+    layers += _roof_labels(roofs, x, y, x_axis, y_axis)
+    layers.append(_points(kernels, x_axis, y_axis, large=False))
+    layers.append(_points(phases, x_axis, y_axis, large=True))
+    layers.append(
+        alt.Chart(alt.Data(values=[_record(point) for point in phases]))
+        .mark_text(align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)", aria=False)
+        .encode(x=x_axis, y=y_axis, text="label:N")
+    )
+    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent").configure(**_CONFIG)
+
+
+_CONFIG: dict[str, dict[str, object]] = {
+    "view": {"stroke": None},
+    "axis": {
+        "gridColor": "var(--line)", "domainColor": "var(--line-strong)", "tickColor": "var(--line-strong)",
+        "labelColor": "var(--ink-soft)", "titleColor": "var(--ink-soft)", "labelFont": "sans-serif",
+        "titleFont": "sans-serif", "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        "titlePadding": 10,
+    },
+    "text": {"font": "sans-serif"},
+}  # fmt: skip
+
+
+def _roof_labels(roofs: list[_Roof], x: list[float], y: list[float], x_axis: alt.X, y_axis: alt.Y) -> list[alt.Chart]:
+    """The name of each compute roof above its right end, and the bandwidth along the slope."""
+    flat = [{"x": x[1], "y": roof.tflops, "label": roof.label} for roof in roofs if roof.label]
+    sheet = roofs[0]
+    left = max(x[0], y[0] * 1e3 / sheet.gbs)
+    at = math.sqrt(left * sheet.ridge)
+    width, height = math.log10(x[1] / x[0]), math.log10(y[1] / y[0])
+    angle = -math.degrees(math.atan2(_HEIGHT / height, _WIDTH / width))
+    slope = [{"x": at, "y": at * sheet.gbs / 1e3, "label": text("roofline.bandwidth", rate=fmt.byte_rate(sheet.gbs))}]
+    common = {"fontSize": 12, "color": "var(--ink-soft)", "aria": False}
+    return [
+        alt.Chart(alt.Data(values=flat)).mark_text(align="right", dy=-8, **common).encode(
+            x=x_axis, y=y_axis, text="label:N"),
+        alt.Chart(alt.Data(values=slope)).mark_text(align="center", dy=-10, angle=angle % 360, **common).encode(
+            x=x_axis, y=y_axis, text="label:N"),
+    ]  # fmt: skip
+
+
+def _points(points: list[_Point], x_axis: alt.X, y_axis: alt.Y, large: bool) -> alt.Chart:
+    longest = max((point.time_us for point in points), default=1.0) or 1.0
+    values = [_record(point) | {"area": 260.0 if large else 14 + 130 * point.time_us / longest} for point in points]
+    present = [name for name in PHASE_ORDER if any(point.phase == name for point in points)] or ["other"]
+    colours = alt.Scale(domain=present, range=[f"var(--phase-{name})" for name in present])
+    shapes = alt.Scale(domain=present, range=[_SHAPES[name] for name in present])
+    return (
+        alt.Chart(alt.Data(values=values))
+        .mark_point(
+            filled=True, opacity=1.0 if large else 0.55, stroke="var(--surface)", strokeWidth=2 if large else 0.6
+        )
+        .encode(
+            x=x_axis,
+            y=y_axis,
+            size=alt.Size("area:Q", scale=None, legend=None),
+            color=alt.Color("phase:N", scale=colours, legend=None),
+            shape=alt.Shape("phase:N", scale=shapes, legend=None),
+            description=alt.Description("said:N"),
+        )
+    )
+
+
+def _record(point: _Point) -> dict[str, object]:
+    return {"x": point.intensity, "y": point.tflops, "phase": point.phase, "label": point.name, "said": _said(point)}
+
+
+def _decades(values: Iterable[float], top: float = 1.0) -> list[float]:
+    """A range of whole and half decades around the values."""
+    finite = [value for value in values if value > 0 and math.isfinite(value)]
+    low, high = math.log10(min(finite)), math.log10(max(finite) * top)
+    return [10 ** (math.floor(2 * (low - 0.1)) / 2), 10 ** (math.ceil(2 * high) / 2)]
+
+
+def _powers(domain: list[float]) -> list[float]:
+    first, last = math.ceil(math.log10(domain[0]) - 1e-9), math.floor(math.log10(domain[1]) + 1e-9)
+    return [10.0**power for power in range(first, last + 1)]
+
+
+def _finished(spec: dict[str, object], description: str) -> str:
+    """vl-convert's drawing, made fit for the page; see the module docstring."""
+    import vl_convert
+
+    root = ET.fromstring(vl_convert.vegalite_to_svg(spec))  # noqa: S314 our own drawing, no entity in it
+    for element in root.iter():
+        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
+        style = element.attrib.pop("style", "")
+        for name, value in re.findall(r"([\w-]+)\s*:\s*([^;]+)", style):
+            if name in ("fill", "stroke", "opacity"):
+                element.set(name, value.strip())
+        for name in [name for name in element.attrib if name == "class" or name.startswith("{")]:
+            del element.attrib[name]
+        said = element.attrib.pop("aria-label", None)
+        element.attrib.pop("aria-roledescription", None)
+        if element.attrib.pop("role", None) == "graphics-symbol" and said and element.tag == "path":
+            title = ET.Element("title")
+            title.text = said
+            element.insert(0, title)
+    width, height = float(root.get("width", _WIDTH)), float(root.get("height", _HEIGHT))
+    root.attrib.clear()
+    root.attrib |= {"class": "chart", "viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria-label": description}
+    return ET.tostring(root, encoding="unicode", short_empty_elements=True)

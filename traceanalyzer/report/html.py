@@ -1,0 +1,136 @@
+"""The Report as one HTML page that needs nothing else: no script, no request, no clock.
+
+The page's policy (CSP) allows the one style sheet in it by its hash and nothing more. Every text that comes out of a
+template passes `visible` and then HTML escaping, without the template's doing, so a hostile name cannot become mark-up.
+The document itself is embedded as JSON and can be read back. The same report gives the same bytes.
+
+What could be wrong: the policy of a page cannot stop a reader's browser extensions; and a page edited by hand may hold
+a document that was never analysed, for nothing is signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from pydantic import ValidationError
+
+from traceanalyzer.errors import InputError
+from traceanalyzer.report import charts, markdown, strings
+from traceanalyzer.report.appendix import appendix_view
+from traceanalyzer.report.bars import floor_view, ledger_view, prefill_view
+from traceanalyzer.report.document import SCHEMA_VERSION, Report
+from traceanalyzer.report.format import UNKNOWN
+from traceanalyzer.report.kernel_table import kernel_view
+from traceanalyzer.report.phase_table import phase_view
+from traceanalyzer.report.rows import slowest_device
+from traceanalyzer.report.strings.labels import SEVERITIES
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.strip import strip_view
+from traceanalyzer.report.summary import device_name, first_screen
+from traceanalyzer.report.text_safety import shorten, visible
+
+_ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    style = _style()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    page = _environment().get_template("report.html").render(
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        style=Markup(style),  # noqa: S704 our own file
+        element=Markup(_ELEMENT),  # noqa: S704 a constant
+        document=Markup(_embedded(report)),  # noqa: S704 JSON without < > &
+        report=report,
+        first=first_screen(report),
+        device=device_name(slowest_device(report)),
+        phases=phase_view(report),
+        ledger=ledger_view(report),
+        strip=strip_view(report),
+        roofline=charts.roofline(report),
+        floor=floor_view(report),
+        prefill=prefill_view(report),
+        kernels=kernel_view(report),
+        appendix=appendix_view(report),
+        markdown=markdown.render(report),
+    )  # fmt: skip
+    return page.rstrip("\n") + "\n"
+
+
+def from_html(page: str) -> Report:
+    """The Report embedded in a page made by `render`.
+
+    Raises:
+        InputError: the page holds no report, or one that this version cannot read.
+    """
+    start = page.find(_ELEMENT)
+    end = page.find("</script>", start)
+    if start < 0 or end < 0:
+        raise InputError("the page holds no traceanalyzer report", "give a page that traceanalyzer made")
+    try:
+        data = json.loads(page[start + len(_ELEMENT) : end])
+    except (ValueError, RecursionError) as error:
+        raise InputError("the report in the page is damaged", "make the page again from the trace") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        told = version if isinstance(version, int) else UNKNOWN
+        raise InputError(f"the report in the page has schema version {told}, this version reads {SCHEMA_VERSION}")
+    try:
+        return Report.model_validate(data)
+    except ValidationError as error:
+        raise InputError("the report in the page does not follow the schema", "make the page again") from error
+
+
+def _embedded(report: Report) -> str:
+    """The document as JSON that is inert inside a script element: ASCII, without < > &."""
+    data = json.dumps(report.model_dump(mode="json"), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _folder() -> Path:
+    """The templates: packaged ones in a wheel, the project's own folder in an editable installation."""
+    packaged = _PACKAGE / "_templates"
+    return packaged if packaged.is_dir() else _PACKAGE.parent / "templates"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_folder()),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shorten"] = lambda value, limit: shorten(visible(value), limit)
+    environment.filters["svg"] = Markup  # only for charts.roofline, which escapes what it draws
+    environment.globals.update(
+        t=text,
+        unknown=UNKNOWN,
+        definitions=strings.DEFINITIONS,
+        method=strings.METHOD,
+        reading=strings.READING,
+        severities=SEVERITIES,
+    )
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """What every expression of every template prints: text made visible, everything else as it is."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return visible(value)
+
+
+@functools.cache
+def _style() -> str:
+    return (_folder() / "report.css").read_text(encoding="utf-8").replace("\r\n", "\n")

@@ -1,0 +1,151 @@
+"""The first screen and the shortest evidence as Markdown for a ticket: at most 60 lines, plain tables, no HTML.
+
+GitHub and Jira both render it. Text from a trace is either a code span or escaped: it can open no table cell, link
+nothing, mention nobody. What could be wrong: the two sites link more than Markdown says (issue numbers, commit hashes);
+a text that looks like one may still become a link to something of the site's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report.bars import LedgerView, ledger_view
+from traceanalyzer.report.document import Report
+from traceanalyzer.report.kernel_table import kernel_view
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.summary import Fact, FirstScreen, first_screen
+from traceanalyzer.report.text_safety import shorten, visible
+
+MAX_LINES = 60
+_FOOTER = 2
+_TABLE_HEAD = 3
+_KERNELS = 5
+_NOTES = 3
+_RULED_OUT = 5
+_NAME = 90
+_TEXT = 400
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&]|^[-+=]|^\d+(?=[.)]))")
+_HARMLESS = re.compile("[A-Za-z0-9 .,/:+%()\N{MULTIPLICATION SIGN}\N{EN DASH}\N{MICRO SIGN}\N{MIDDLE DOT}-]*")
+_LOOKALIKES = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{BROKEN BAR}"})
+
+
+def render(report: Report) -> str:
+    """The Markdown of a report, ending with a line feed."""
+    first = first_screen(report)
+    lines = [f"## {plain(first.title)}", "", _joined(first.ran), "", f"**{plain(first.headline)}**"]
+    lines += _line(" ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
+    lines += ["", *_quality(first)]
+    lines += _line(_joined(first.service))
+    lines += _table([[fact.label for fact in first.speed], [str(fact.figure) for fact in first.speed]])
+    lines += _meters(first)
+    lines += _phases(first)
+    lines += _line(plain(first.floor))
+    lines += [*_actions(first), *_ruled_out(first)]
+    lines += _line(_joined(first.cost))
+    ledger = _ledger(ledger_view(report))
+    lines += ledger if len(lines) + len(ledger) + _FOOTER <= MAX_LINES else []
+    lines += _kernels(report, MAX_LINES - len(lines) - _FOOTER - _TABLE_HEAD)
+    made_by = text("made_by", name=plain(report.tool.name), version=plain(report.tool.version))
+    lines += ["", f"{made_by}. {text('report_id', id=plain(report.report_id[:12]))}."]
+    return "\n".join(lines) + "\n"
+
+
+def plain(value: str) -> str:
+    """Text without any meaning to Markdown: specials escaped, an at sign that mentions nobody, links broken up."""
+    safe = shorten(visible(value), _TEXT)
+    safe = _SPECIAL.sub(r"\\\1", safe).replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    return safe.replace("://", ":\\//").replace("www.", "www\\.")
+
+
+def code(value: str) -> str:
+    """A name as a code span, or as plain text where it holds nothing but letters, digits and harmless signs."""
+    safe = shorten(visible(value), _NAME)
+    if _HARMLESS.fullmatch(safe) and "//" not in safe and "www." not in safe:
+        return safe.strip()
+    return f"`{safe.translate(_LOOKALIKES)}`"
+
+
+def _joined(facts: Iterable[Fact]) -> str:
+    separator = " \N{MIDDLE DOT} "
+    return separator.join(f"{plain(fact.label)}: {code(str(fact.figure))}" for fact in facts)
+
+
+def _line(sentence: str) -> list[str]:
+    return ["", sentence] if sentence else []
+
+
+def _quality(first: FirstScreen) -> list[str]:
+    lines = [". ".join(plain(part) for part in (first.quality, first.profiling) if part) + "."]
+    serious = [note for note in first.quality_notes if note.severity != "info"]
+    if serious:
+        lines.append("")
+    lines += [f"- {plain(note.message)}" for note in serious[:_NOTES]]
+    if len(serious) > _NOTES:
+        lines.append(f"- {text('quality.more', count=len(serious) - _NOTES)}")
+    return lines
+
+
+def _meters(first: FirstScreen) -> list[str]:
+    return _table([[meter.label for meter in first.meters], [str(meter.figure) for meter in first.meters]])
+
+
+def _phases(first: FirstScreen) -> list[str]:
+    heads = ("phase", "bound", "time", "time_share", "steps", "step", "tokens_per_s", "bandwidth", "compute")
+    cells = [
+        [row.label, row.bound_label, row.time, row.time_share, row.steps, row.step, row.tokens_per_s,
+         str(row.bandwidth), str(row.compute)]
+        for row in first.phases
+    ]  # fmt: skip
+    return _table([[text(f"phases.{head}") for head in heads], *cells]) if cells else []
+
+
+def _actions(first: FirstScreen) -> list[str]:
+    if not first.actions:
+        return []
+    lines = ["", f"**{text('actions.title')}**", ""]
+    for number, action in enumerate(first.actions, start=1):
+        saving = f" ({plain(action.saving)})" if action.saving else ""
+        lines.append(f"{number}. {plain(action.title)}: {plain(action.action)}{saving}")
+    return lines
+
+
+def _ruled_out(first: FirstScreen) -> list[str]:
+    if not first.ruled_out:
+        return []
+    return ["", f"**{text('ruled_out.title')}**", "", *(f"- {plain(item)}" for item in first.ruled_out[:_RULED_OUT])]
+
+
+def _ledger(view: LedgerView | None) -> list[str]:
+    if view is None:
+        return []
+    groups = dict.fromkeys(group.label for bar in view.bars for group in bar.groups)
+    head = [text("ledger.title"), *(bar.label for bar in view.bars)]
+    shares = [{group.label: group.share for group in bar.groups} for bar in view.bars]
+    return _table([head, *([label, *(share.get(label, fmt.DASH) for share in shares)] for label in groups)])
+
+
+def _kernels(report: Report, room: int) -> list[str]:
+    view = kernel_view(report)
+    if view is None or room < 1:
+        return []
+    heads = ("name", "phase", "count", "total", "wasted", "bound")
+    cells = [
+        [code(row.name), row.phase_label, row.count, row.total, row.wasted, row.bound]
+        for row in view.rows[: min(_KERNELS, room)]
+    ]
+    return _table([[text(f"kernels.{head}") for head in heads], *cells], escaped=frozenset({0}))
+
+
+def _table(cells: Sequence[Sequence[str]], escaped: frozenset[int] = frozenset()) -> list[str]:
+    """A table after an empty line; the first row is its head, columns in `escaped` are safe already."""
+    if not cells[0]:
+        return []
+    head, *body = [
+        "| " + " | ".join(cell if at in escaped and row else plain(cell) for at, cell in enumerate(line)) + " |"
+        for row, line in enumerate(cells)
+    ]
+    rule = "| " + " | ".join("---" if at == 0 else "---:" for at in range(len(cells[0]))) + " |"
+    return ["", head, rule, *body]

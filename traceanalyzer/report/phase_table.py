@@ -1,0 +1,104 @@
+"""Prefill against decode: one card per phase with its two distances from the sheet, and one table of every figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import rows, strings
+from traceanalyzer.report.document import Device, Phase, Report
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.summary import Figure, PhaseLine, ordered_phases, phase_line
+
+_CARDS = ("prefill", "decode", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One phase, large: what binds it, and how full its two roofs are (0 to 1, None unknown)."""
+
+    line: PhaseLine
+    share_of_span: str
+    compute: float | None
+    bandwidth: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseView:
+    """The cards, and the comparison: one row per figure, one cell per phase."""
+
+    cards: tuple[Card, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Figure, ...]], ...]
+
+
+def phase_view(report: Report) -> PhaseView | None:
+    """The phases of the slowest device, or None when there is none."""
+    device = rows.slowest_device(report)
+    phases = ordered_phases(report, device)
+    if not phases:
+        return None
+    cards = [
+        Card(
+            phase_line(row),
+            text("phases.share_of_span", share=fmt.percent(row.time_share)),
+            _full(row.compute_share),
+            _full(row.bandwidth_share),
+        )
+        for row in phases
+        if row.phase in _CARDS
+    ]
+    printed = [_figures(row, device) for row in phases]
+    unknown = Figure(fmt.UNKNOWN)
+    labels = [label for label in printed[0] if any(column[label] != unknown for column in printed)]
+    return PhaseView(
+        cards=tuple(cards),
+        columns=tuple(strings.phase_label(row.phase) for row in phases),
+        rows=tuple((label, tuple(column[label] for column in printed)) for label in labels),
+    )
+
+
+def _full(share: float | None) -> float | None:
+    return None if share is None else min(max(share, 0.0), 1.0)
+
+
+def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
+    line = phase_line(row)
+    steps = row.step_us
+    spread = f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}" if steps else fmt.UNKNOWN
+    ridges = device.ridge_flop_per_byte if device else {}
+    ridge = ridges.get("bf16", max(ridges.values(), default=None))
+    known = fmt.UNKNOWN
+    if row.flops_known_share is not None and row.bytes_known_share is not None:
+        known = text("phases.known_value", flops=fmt.percent(row.flops_known_share),
+                     bytes=fmt.percent(row.bytes_known_share))  # fmt: skip
+    printed: list[tuple[str, str | Figure]] = [
+        ("phases.bound", line.bound_label),
+        ("phases.time", line.time),
+        ("phases.time_share", line.time_share),
+        ("phases.busy", fmt.duration(row.gpu_busy_us)),
+        ("phases.steps", line.steps),
+        ("phases.step", line.step),
+        ("phases.step_range", spread),
+        ("phases.period", fmt.duration(row.period_us_mean)),
+        ("phases.tokens_per_s", line.tokens_per_s),
+        ("phases.us_per_token", fmt.duration(row.us_per_output_token)),
+        ("phases.prefill_tokens", fmt.count(row.prefill_tokens)),
+        ("phases.decode_tokens", fmt.count(row.decode_tokens)),
+        ("phases.output_tokens", fmt.count(row.output_tokens)),
+        ("phases.padded_tokens", fmt.count(row.padded_tokens)),
+        ("phases.sequences", fmt.count(row.sequences_mean)),
+        ("phases.context", fmt.count(row.context_mean)),
+        ("phases.compute", line.compute),
+        ("phases.achieved_flops", fmt.flop_rate(row.achieved_tflops)),
+        ("phases.bandwidth", line.bandwidth),
+        ("phases.achieved_bytes", fmt.byte_rate(row.achieved_gbs)),
+        ("phases.intensity", fmt.intensity(row.arithmetic_intensity)),
+        ("phases.ridge", fmt.intensity(ridge)),
+        ("phases.flops", fmt.work(row.flops)),
+        ("phases.bytes", fmt.size(row.bytes)),
+        ("phases.kernels", fmt.count(row.kernels_per_step)),
+        ("phases.launches", fmt.count(row.launches_per_step)),
+        ("phases.known", known),
+    ]
+    return {text(key): value if isinstance(value, Figure) else Figure(value) for key, value in printed}
