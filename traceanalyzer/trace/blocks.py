@@ -9,6 +9,7 @@ or quotes open). Memory is one block and its events. What could be wrong: a trac
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.salvage import BOUNDARY, Events, decode, salvage
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 21
 """How much text is decoded at once."""
 
 _METADATA_BYTES = 1 << 24
@@ -40,6 +41,7 @@ class EventBlocks:
     """
 
     def __init__(self, chunks: Iterable[bytes], book: notes.NoteBook, block_bytes: int = BLOCK_BYTES) -> None:
+        """Nothing is read before the iteration begins."""
         self.header = b""
         self.footer = b""
         self.found = False
@@ -51,6 +53,7 @@ class EventBlocks:
         self._exhausted = False
 
     def __iter__(self) -> Iterator[Events]:
+        """The blocks, once."""
         self._find_list()
         if not self.found:
             return
@@ -125,10 +128,7 @@ class EventBlocks:
         window = _WINDOW
         while True:
             begin = max(0, len(self._buffer) - window)
-            last = None
-            for last in BOUNDARY.finditer(self._buffer, begin):
-                pass
-            if last is not None:
+            if last := next(iter(deque(BOUNDARY.finditer(self._buffer, begin), maxlen=1)), None):
                 return self._buffer[: last.start() + 1], self._buffer[last.end() :], False
             if begin == 0:
                 return (self._buffer.rstrip(_FILLER), b"", True) if self._exhausted else (None, b"", False)

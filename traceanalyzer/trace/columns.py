@@ -1,7 +1,7 @@
 """Collects decoded events into columns, one chunk per block, so that no event outlives its block.
 
-Text is interned on the way: names, threads, and the raw JSON of shapes in one spelling, whatever the file's layout. What
-could be wrong: two threads with the same process and thread id (a recycled id) count as one.
+Text is interned on the way: names, threads, and the raw JSON of shapes in one spelling, whatever the file's layout.
+What could be wrong: two threads with the same process and thread id (a recycled id) count as one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from traceanalyzer.trace.events import (
     OpEvent,
     OtherEvent,
     PlaceEvent,
+    lenient,
 )
 from traceanalyzer.trace.numbers import Bools, Ints, integer, integers, nanoseconds, narrow, reals
 from traceanalyzer.trace.salvage import Events
@@ -49,6 +50,7 @@ _STRUCTS: dict[Group, type[Event]] = {
     Group.OTHER: OtherEvent,
 }
 _MEMORY = "[memory]"
+_MEMORY_VALUES = (("Bytes", "bytes"), ("Total Allocated", "allocated"), ("Total Reserved", "reserved"))
 _CPU_DEVICE_TYPE = 0
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
@@ -57,6 +59,7 @@ class Interner(dict[str, int]):
     """Text to code, in order of first appearance."""
 
     def __missing__(self, text: str) -> int:
+        """The next free code."""
         code = self[text] = len(self)
         return code
 
@@ -104,6 +107,7 @@ class Columns:
     """
 
     def __init__(self, book: notes.NoteBook) -> None:
+        """Start empty; `book` is where odd events are counted."""
         self.strings = Interner()
         self.thread_names: dict[tuple[str, str], str] = {}
         self.categories: Counter[str | None] = Counter()
@@ -125,26 +129,27 @@ class Columns:
         """Take over the events of one block."""
         self.events += len(events.raws)
         self.categories.update(events.categories)
-        raws: dict[Group, list[Raw]] = {group: [] for group in _STRUCTS}
-        labels: dict[Group, list[str | None]] = {Group.KERNEL: [], Group.ANNOTATION: []}
+        present = {category: CATEGORIES.get(category, Group.OTHER) for category in set(events.categories)}
+        raws: dict[Group, list[Raw]] = {group: [] for group in present.values() if group != Group.SKIP}
+        take = {category: raws[group].append for category, group in present.items() if group != Group.SKIP}
         for raw, category in zip(events.raws, events.categories, strict=True):
-            group = CATEGORIES.get(category, Group.OTHER)
-            if group:
-                raws[group].append(raw)
-                if group in labels:
-                    labels[group].append(category)
+            if category in take:
+                take[category](raw)
         for group, texts in raws.items():
-            if texts:
-                self._group(group, texts, labels.get(group, []))
+            members = {category for category, its_group in present.items() if its_group == group}
+            labelled = group in (Group.KERNEL, Group.ANNOTATION)
+            labels = [category for category in events.categories if category in members] if labelled else []
+            self._group(group, texts, labels)
 
     def _group(self, group: Group, raws: list[Raw], labels: list[str | None]) -> None:
         events: list[Any] = self._decoders[group].decode(raws)
         if group == Group.OTHER:
             self._other(events)
         elif group == Group.MEMORY:
-            self._memory([event for event in events if event.ph in "iI"], None)
+            instants = [event for event in events if event.ph in "iI"]
+            self._memory(instants, [event.args for event in instants])
         else:
-            if any(event.ph != "X" for event in events):
+            if {event.ph for event in events} != {"X"}:
                 keep = [event.ph == "X" for event in events]
                 labels = [label for label, kept in zip(labels, keep, strict=False) if kept]
                 self._count_pairs(events)
@@ -244,54 +249,48 @@ class Columns:
         }
         self.chunks["syncs"].append(self._timed(events, chunk))
 
-    def _memory(self, events: list[Any], args: list[MemoryArgs] | None) -> None:
+    def _memory(self, events: list[Any], args: list[MemoryArgs]) -> None:
         """Allocator events: what was asked for, and the totals where recorded, each as a counter of its own."""
-        values = args if args is not None else [event.args for event in events]
-        on_cpu = integers([a.device_type for a in values]) == _CPU_DEVICE_TYPE
-        device = np.where(on_cpu, MISSING, integers([a.device for a in values]))
-        for label, column in (("Bytes", "bytes"), ("Total Allocated", "allocated"), ("Total Reserved", "reserved")):
-            self._counter(
-                [f"{event.name} {label}" for event in events],
-                [event.ts for event in events],
-                device,
-                [getattr(a, column) for a in values],
-            )
-
-    def _counter(self, names: list[str], times: list[Raw], device: Ints, values: list[Any]) -> None:
-        start, known = nanoseconds(times)
-        value = reals(values)
-        keep = ~np.isnan(value)
-        if not keep.any():
-            return
-        chunk: Chunk = {
-            "name": self.strings.codes([name for name, kept in zip(names, keep, strict=True) if kept]),
-            "start_ns": start[keep],
-            "device": narrow(device[keep]),
-            "value": value[keep],
-            "known": known[keep],
-        }
-        self.chunks["counters"].append(chunk)
+        on_cpu = integers([a.device_type for a in args]) == _CPU_DEVICE_TYPE
+        device = narrow(np.where(on_cpu, MISSING, integers([a.device for a in args])))
+        start, known = nanoseconds([event.ts for event in events])
+        for label, column in _MEMORY_VALUES:
+            value = reals([getattr(a, column) for a in args])
+            keep = ~np.isnan(value)
+            if keep.any():
+                name = np.full(len(events), self.strings[f"{_MEMORY} {label}"], np.int32)
+                chunk: Chunk = {"name": name, "start_ns": start, "device": device, "value": value, "known": known}
+                self.chunks["counters"].append({column: values[keep] for column, values in chunk.items()})
 
     def _other(self, events: list[Any]) -> None:
         """Thread names, counters and allocator events without a category; the rest is not kept."""
         self._count_pairs(events)
         memory = [event for event in events if event.name == _MEMORY and event.ph in "iI"]
         if memory:
-            decoded = [_memory_args(event.args) for event in memory]
-            self._memory(memory, decoded)
+            self._memory(memory, [lenient(MemoryArgs, event.args)[0] for event in memory])
         for event in events:
             if event.ph == "M" and event.name == "thread_name":
                 name = _object(event.args).get("name")
                 if isinstance(name, str):
                     self.thread_names[thread_key(event.pid, event.tid)] = name
             elif event.ph == "C":
-                values = _object(event.args)
-                self._counter(
-                    [f"{event.name} {key}" for key in values],
-                    [event.ts] * len(values),
-                    np.full(len(values), integer(event.pid), np.int64),
-                    list(values.values()),
-                )
+                self._counter(event, _object(event.args))
+
+    def _counter(self, event: OtherEvent, series: dict[str, Any]) -> None:
+        """One sample of a counter: a row for each of its series."""
+        value = reals(list(series.values()))
+        keep = ~np.isnan(value)
+        if not keep.any():
+            return
+        start, known = nanoseconds([event.ts] * len(series))
+        chunk: Chunk = {
+            "name": self.strings.codes([f"{event.name} {key}" for key in series]),
+            "start_ns": start,
+            "device": narrow(np.full(len(series), integer(event.pid), np.int64)),
+            "value": value,
+            "known": known,
+        }
+        self.chunks["counters"].append({column: values[keep] for column, values in chunk.items()})
 
 
 def _external_ids(args: Sequence[Any]) -> Ints:
@@ -324,10 +323,3 @@ def _object(raw: Raw) -> dict[str, Any]:
         return _OBJECT.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return {}
-
-
-def _memory_args(raw: Raw) -> MemoryArgs:
-    try:
-        return msgspec.json.decode(raw, type=MemoryArgs)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return MemoryArgs()

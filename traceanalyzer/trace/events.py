@@ -178,6 +178,7 @@ class EventDecoder:
     """
 
     def __init__(self, kind: type[E], book: notes.NoteBook) -> None:
+        """Build the decoder of `kind`."""
         self._kind = kind
         self._book = book
         self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]

@@ -52,7 +52,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether the beginning of the file shows signs of a trace. An unreadable file counts, so that reading it says why."""
+    """Whether the file begins like a trace. An unreadable file counts, so that reading it says why."""
     try:
         source = SourceStream(path, notes.NoteBook())
     except TraceAnalyzerError as error:

@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def parents(thread: npt.NDArray[np.int32], start: Ints, end: Ints, slack_ns: int = 0) -> npt.NDArray[np.int32]:
-    """Row of the innermost enclosing op, in linear time.
+    """Row of the innermost enclosing op, in time linear in n for ops that nest.
 
     Args:
         thread, start, end: n ops sorted by (thread, start, -duration); times in ns.

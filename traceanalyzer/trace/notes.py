@@ -1,7 +1,7 @@
 """What can be wrong with a recording: every code a reader may note, with its severity, in one place.
 
-The sentences for these codes stand in `report/strings.py`; a test holds the two lists equal. What could be wrong: a code
-is renamed although reports of older versions carry it. Codes are therefore only ever added.
+The sentences for these codes stand in `report/strings.py`. What could be wrong: a code is renamed although reports of
+older versions carry it. Codes are therefore only ever added.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from traceanalyzer.trace.tables import Note, Severity
 
 TRUNCATED_COMPRESSION = "truncated_compression"
 DAMAGED_COMPRESSION = "damaged_compression"
-TRAILING_BYTES = "trailing_bytes"
 TRUNCATED_JSON = "truncated_json"
 DAMAGED_EVENTS = "damaged_events"
 CONTROL_CHARACTERS = "control_characters"
@@ -35,7 +34,6 @@ WHOLE_MICROSECONDS = "whole_microseconds"
 SEVERITY: dict[str, Severity] = {
     TRUNCATED_COMPRESSION: "error",
     DAMAGED_COMPRESSION: "error",
-    TRAILING_BYTES: "info",
     TRUNCATED_JSON: "error",
     DAMAGED_EVENTS: "warning",
     CONTROL_CHARACTERS: "warning",
@@ -62,6 +60,7 @@ class NoteBook:
     """Collects notes while reading: counts add up per code, the first detail is kept."""
 
     def __init__(self) -> None:
+        """Start empty."""
         self._counts: Counter[str] = Counter()
         self._details: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Turns recorded numbers into integer columns: decimal microseconds exactly into nanoseconds, loose integers into int64.
+"""Turns recorded numbers into columns: decimal microseconds exactly into nanoseconds, loose integers into int64.
 
 What could be wrong: more than three decimals are rounded to the nearest nanosecond, and text that is no number at all
 reads as missing.
@@ -50,7 +50,7 @@ def nanoseconds(texts: Sequence[Raw | bytes]) -> tuple[Ints, Bools]:
         for shape in np.unique(shapes):
             length, places = divmod(int(shape), 32)
             _fixed_width(raw, starts, np.flatnonzero(shapes == shape), length, places - 1, values, known)
-    for row in np.flatnonzero(~known):
+    for row in np.flatnonzero(~known).tolist():
         exact = _decimal_ns(bytes(texts[row]))
         if exact is not None:
             values[row], known[row] = exact, True
@@ -93,7 +93,7 @@ def _decimal_ns(text: bytes) -> int | None:
 def integers(values: Sequence[object]) -> Ints:
     """Loose integers as int64: numbers, decimal or hex text, text that ends in a number; else MISSING."""
     try:
-        return np.fromiter(values, np.int64, len(values))  # type: ignore[call-overload, no-any-return]
+        return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
         return np.fromiter((integer(value) for value in values), np.int64, len(values))
 
@@ -127,16 +127,16 @@ def narrow(values: Ints) -> npt.NDArray[np.int32]:
 
 def reals(values: Sequence[object]) -> npt.NDArray[np.float64]:
     """Loose numbers as float64, NaN where unknown."""
-    return np.fromiter((_real(value) for value in values), np.float64, len(values))
+    try:
+        result = np.array(values, np.float64)  # None becomes NaN
+    except (TypeError, ValueError, OverflowError):
+        result = np.fromiter((_real(value) for value in values), np.float64, len(values))
+    result[~np.isfinite(result)] = np.nan
+    return result
 
 
 def _real(value: object) -> float:
-    if isinstance(value, int | float):
-        return float(value) if abs(value) < 1e300 else np.nan
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return np.nan
-        return number if np.isfinite(number) else np.nan
-    return np.nan
+    try:
+        return float(value) if isinstance(value, int | float | str) else np.nan
+    except (ValueError, OverflowError):
+        return np.nan

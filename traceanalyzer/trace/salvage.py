@@ -1,10 +1,10 @@
 """Decodes a piece of an event list into raw events, and recovers what is whole from a damaged piece.
 
 A piece that does not decode is split where one event seems to end and the next to begin. Runs of such segments that
-decode are taken as they are. A segment that does not is repaired (control characters, bytes that are no UTF-8, bare NaN
-and inf, bad escapes), joined with its successors where it only seems unfinished (a list of objects inside an event looks
-like a boundary), or dropped and counted. What could be wrong: an event is dropped whole even if only one field is beyond
-repair, and a damaged event that holds such a list counts as several.
+decode are taken as they are. A segment that does not is repaired (control characters, bytes that are no UTF-8, bare
+NaN and inf, bad escapes), joined with its successors where it only seems unfinished (a list of objects inside an event
+looks like a boundary), or dropped and counted. What could be wrong: an event is dropped whole even if only one field
+is beyond repair, and a damaged event that holds such a list counts as several.
 """
 
 from __future__ import annotations

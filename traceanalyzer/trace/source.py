@@ -12,10 +12,10 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 import zstandard
-from isal import isal_zlib
+from isal import igzip_lib, isal_zlib
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.trace import notes
@@ -26,6 +26,7 @@ _PACKED_CHUNK = 1 << 14
 _SNIFF = 512
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_DAMAGE = (cast("type[Exception]", igzip_lib.IsalError), zstandard.ZstdError)  # its stub declares an instance
 _FORMATS = {_GZIP: "kineto-json.gz", _ZSTD: "kineto-json.zst"}
 _BOMS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -39,8 +40,13 @@ _BOMS: tuple[tuple[bytes, str], ...] = (
 class _Decompressor(Protocol):
     """What zlib-like decompression objects share."""
 
-    eof: bool
-    unused_data: bytes
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the member or frame was met."""
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows that end."""
 
     def decompress(self, data: bytes, /) -> bytes:
         """The text that came out of `data`."""
@@ -59,6 +65,7 @@ class SourceStream:
     """
 
     def __init__(self, path: str | Path, book: notes.NoteBook) -> None:
+        """Open the file and look at its first bytes."""
         self.name = "stdin" if str(path) == "-" else printable(Path(path).name)
         self.bytes = 0
         self._book = book
@@ -76,6 +83,7 @@ class SourceStream:
             raise
 
     def __iter__(self) -> Iterator[bytes]:
+        """The text, once."""
         return self._chunks
 
     def finish(self) -> str:
@@ -105,10 +113,7 @@ class SourceStream:
             yield data
 
     def _text(self, magic: bytes) -> Iterator[bytes]:
-        if magic:
-            chunks = _unpacked(self._raw(_PACKED_CHUNK), magic, self._book)
-        else:
-            chunks = self._raw(_PLAIN_CHUNK)
+        chunks = _unpacked(self._raw(_PACKED_CHUNK), magic, self._book) if magic else self._raw(_PLAIN_CHUNK)
         head = b""
         for chunk in chunks:
             head += chunk
@@ -163,7 +168,7 @@ def _unpacked(chunks: Iterator[bytes], magic: bytes, book: notes.NoteBook) -> It
                 unpacker = make()
             try:
                 text = unpacker.decompress(data)
-            except (isal_zlib.error, zstandard.ZstdError):
+            except _DAMAGE:
                 book.add(notes.DAMAGED_COMPRESSION)
                 return
             if text:
