@@ -17,7 +17,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+
+from traceanalyzer.analysis import cpu
+from traceanalyzer.analysis.attribution import launches_of, owners
+from traceanalyzer.trace.tables import Trace
 
 
 @dataclass(frozen=True)
@@ -26,3 +31,28 @@ class Activity:
 
     table: pd.DataFrame
     on_cpu: bool
+
+
+def build(trace: Trace) -> Activity:
+    """What ran on the devices of a trace: its GPU kernels, copies and fills; without any, the ops of a CPU run.
+
+    Raises:
+        UnsupportedTraceError: there is no GPU activity, and the ops are not those of a CPU run (see `analysis.cpu`).
+    """
+    if not len(trace.kernels):
+        return Activity(cpu.activity_table(trace), on_cpu=True)
+    kernels = trace.kernels
+    launch = launches_of(trace)
+    table = pd.DataFrame({
+        "kernel": np.arange(len(kernels), dtype=np.int32),
+        "op": owners(trace, launch).astype(np.int32),
+        "launch": launch.astype(np.int32),
+        "name": kernels["name"].to_numpy(np.int32),
+        "kind": kernels["kind"].to_numpy(np.int8),
+        "start_ns": kernels["start_ns"].to_numpy(np.int64),
+        "duration_ns": kernels["duration_ns"].to_numpy(np.int64),
+        "device": kernels["device"].to_numpy(np.int32),
+        "stream": kernels["stream"].to_numpy(np.int64),
+        "call": np.arange(len(kernels), dtype=np.int32),
+    })  # fmt: skip
+    return Activity(table, on_cpu=False)
