@@ -50,7 +50,7 @@ def finish(columns: Columns, book: notes.NoteBook) -> dict[str, pd.DataFrame]:
     _move_steps(tables, columns)
     _drop_impossible(tables, book)
     for name, table in tables.items():
-        tables[name] = _ordered(name, table)
+        _sort(name, table)
     whole = _whole_microseconds(tables)
     if whole:
         book.add(notes.WHOLE_MICROSECONDS)
@@ -59,10 +59,12 @@ def finish(columns: Columns, book: notes.NoteBook) -> dict[str, pd.DataFrame]:
         ops["thread"], ops["start_ns"], ops["start_ns"] + ops["duration_ns"], slack_ns=1000 if whole else 0
     )
     _check_kernels(tables["kernels"], tables["launches"], book)
-    return {
-        name: pd.DataFrame({column: tables[name][column].astype(kind, copy=False) for column, kind in schema.items()})
-        for name, schema in _SCHEMAS.items()
-    }
+    return {name: _frame(tables.pop(name), schema) for name, schema in _SCHEMAS.items()}
+
+
+def _frame(table: Chunk, schema: Mapping[str, type]) -> pd.DataFrame:
+    columns = {column: table.pop(column).astype(kind, copy=False) for column, kind in schema.items()}
+    return pd.DataFrame(columns, copy=False)
 
 
 def _joined(name: str, chunks: list[Chunk]) -> Chunk:
@@ -137,13 +139,15 @@ def _far(start: Ints, center: int | None) -> Bools:
     return (start > min(center + LONGEST_NS, _LATEST_NS)) | (start < max(center - LONGEST_NS, -_LATEST_NS))
 
 
-def _ordered(name: str, table: Chunk) -> Chunk:
+def _sort(name: str, table: Chunk) -> None:
     keys: tuple[Array, ...] = (table["start_ns"],)
     if name == "kernels":
         keys = (table["start_ns"], table["device"])
     elif name == "ops":
         keys = (-table["duration_ns"], table["start_ns"], table["thread"])
-    return _select(table, np.lexsort(keys))  # stable: equal rows keep the order of the file
+    order = np.lexsort(keys)  # stable: equal rows keep the order of the file
+    for column, values in table.items():
+        table[column] = values[order]
 
 
 def _whole_microseconds(tables: Mapping[str, Chunk]) -> bool:
