@@ -1,0 +1,215 @@
+"""What the shapes of a step's kernels say: how many tokens it ran, how many got logits, and over which context.
+
+    layer GEMM M        tokens of the step: the M that most weight elements are multiplied with, lm_head left out
+    lm_head M           rows that got logits: sequences sampled (prefill: one per sequence), or all tokens
+    attention q, k, B   query and key lengths; eager attention is a pair of batched GEMMs with n and k swapped
+    KV write, rope      grid.x is the number of tokens in the engines' own kernels, where no GEMM shape is known
+
+What could be wrong with it: a rotary table built with a batched GEMM, a router, a padded batch. Each is one M among
+many, so the weighted mode carries them; expert GEMMs under routing may split M and are then outvoted by dense layers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.steps.model import Ints
+from traceanalyzer.analysis.steps.submission import Submission
+from traceanalyzer.trace.tables import MISSING, Trace
+
+GEMM = ("gemm", "gemv")
+LAYER = ("gemm", "gemv", "attention", "kv_cache", "moe", "ssm")
+"""Categories that only a layer runs."""
+HEAD_WIDER = 1.2
+"""How much wider than any layer's GEMM the lm_head must be where the vocabulary is not known."""
+_MIN_WEIGHT = 16
+"""A GEMM dimension below this is a helper, not a linear layer."""
+_COLUMNS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads")
+
+
+def step_rows(trace: Trace, activity: Activity, work: pd.DataFrame, submission: Submission) -> pd.DataFrame:
+    """One row per executed call, in order of submission: what every later question about steps is asked of.
+
+    Columns: row (in Activity.table), thread, time_ns, name, category, role, duration_ns, grid_x and the dimensions
+    m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that was recorded in several pieces is one row.
+    """
+    table = activity.table
+    frame = pd.DataFrame(
+        {
+            "row": np.arange(len(table), dtype=np.int64),
+            "thread": submission.thread,
+            "time_ns": np.where(submission.known, submission.time_ns, table["start_ns"].to_numpy(np.int64)),
+            "start_ns": table["start_ns"].to_numpy(np.int64),
+            "name": table["name"].to_numpy(np.int64),
+            "category": work["category"].fillna("other").astype(str).to_numpy(),
+            "role": work["role"].fillna("").astype(str).to_numpy(),
+            "duration_ns": table["duration_ns"].to_numpy(np.int64),
+            "grid_x": _grid(trace, table["kernel"].to_numpy(np.int64)),
+            "call": table["call"].to_numpy(np.int64),
+        }
+    )
+    for column in _COLUMNS:
+        frame[column] = work[column].to_numpy(np.int64)
+    frame = frame.sort_values(["time_ns", "start_ns"], kind="stable")
+    first = ~frame["call"].duplicated()
+    return frame[first].reset_index(drop=True)
+
+
+def _grid(trace: Trace, kernel: Ints) -> Ints:
+    out = np.full(len(kernel), MISSING, np.int64)
+    recorded = kernel >= 0
+    out[recorded] = trace.kernels["grid_x"].to_numpy(np.int64)[kernel[recorded]]
+    return out
+
+
+def lm_head(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Which rows are the projection onto the vocabulary: at most one per step, its last GEMM of that width.
+
+    Without a known vocabulary: the widest GEMM of a step, where it runs once and every other shape at least twice.
+    """
+    out = np.zeros(len(rows), np.bool_)
+    gemm = _linears(rows, group)
+    if not len(gemm):
+        return out
+    named = gemm[gemm["n"].isin(vocabularies)]
+    if len(named):
+        out[named.groupby("group")["position"].max().to_numpy()] = True
+        return out
+    shapes = gemm.groupby(["group", "n", "k"])["position"].agg(["size", "max"]).reset_index()
+    shapes = shapes.sort_values(["group", "n", "size"], ascending=[True, True, False], kind="stable")
+    top = shapes.drop_duplicates("group", keep="last").set_index("group")
+    others = shapes[shapes.duplicated("group", keep="last")].groupby("group").agg({"size": "min", "n": "max"})
+    others = others.reindex(top.index).fillna(0)
+    chosen = (top["size"] == 1) & (others["size"] >= 2) & (top["n"] >= HEAD_WIDER * others["n"])
+    out[top.loc[chosen, "max"].to_numpy()] = True
+    return out
+
+
+def _linears(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
+    """GEMM rows of linear layers (not batched, both weight dimensions real) with group and position."""
+    keep = (
+        rows["category"].isin(GEMM).to_numpy()
+        & (rows["m"].to_numpy() > 0)
+        & (rows["n"].to_numpy() >= _MIN_WEIGHT)
+        & (rows["k"].to_numpy() >= _MIN_WEIGHT)
+        & (rows["batch"].to_numpy() <= 1)
+        & (group >= 0)
+    )
+    frame = rows[keep]
+    return frame.assign(group=group[keep], position=np.flatnonzero(keep))
+
+
+def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups: int) -> dict[str, Ints]:
+    """What shapes and categories say of each group: columns of length `groups`, MISSING where unknown.
+
+    tokens, logits, q, k, batch, written (tokens by a KV write's grid); calls of attention, kv_writes, gemms, convs,
+    samples (after the lm_head), kernels, layer_rows and of these attention_rows, eager_attention; and layers.
+    """
+    head = lm_head(rows, group, vocabularies)
+    linear = _linears(rows, np.where(head, MISSING, group))
+    attention = _attention(rows, group)
+    placed = rows[group >= 0].assign(group=group[group >= 0])
+    writes = placed[(placed["category"] == "kv_cache") & (placed["grid_x"] > 0)]
+    measured: dict[str, pd.Series] = {
+        "tokens": _mode(linear, "m", linear["n"] * linear["k"]),
+        "logits": rows[head].assign(group=group[head]).groupby("group")["m"].max(),
+        "written": _mode(writes, "grid_x", pd.Series(1, index=writes.index)),
+        **{column: attention[column] for column in ("q", "k", "batch")},
+    }
+    category = placed["category"]
+    counted = {
+        "attention": (category == "attention") & ~placed["role"].str.contains("combine|metadata|backward"),
+        "kv_writes": category == "kv_cache",
+        "gemms": category.isin(GEMM),
+        "convs": category == "conv",
+        "samples": (category == "sampling") & _after_head(placed, head[group >= 0]),
+        "layer_rows": category.isin(LAYER),
+        "attention_rows": category.isin(("attention", "kv_cache")),
+        "kernels": category.notna(),
+    }
+    out = {name: _aligned(series, groups, MISSING) for name, series in measured.items()}
+    out |= {name: _aligned(placed[rows_].groupby("group").size(), groups, 0) for name, rows_ in counted.items()}
+    out["eager_attention"] = _aligned(attention["pairs"], groups, 0)
+    return out | {"layers": _layers(out)}
+
+
+def _aligned(series: pd.Series, groups: int, absent: int) -> Ints:
+    """A per-group series as an array over all groups."""
+    return series.reindex(range(groups)).fillna(absent).to_numpy(np.int64)
+
+
+def _after_head(placed: pd.DataFrame, head: npt.NDArray[np.bool_]) -> pd.Series:
+    """Which rows come after their step's lm_head."""
+    position = pd.Series(np.arange(len(placed)), index=placed.index)
+    first = position.where(head).groupby(placed["group"]).transform("min")
+    return position > first
+
+
+def _layers(counts: dict[str, Ints]) -> Ints:
+    """Layers run: attention calls, or KV writes, whichever is fewer where both are seen (K and V written apart)."""
+    attention = np.where(counts["attention"] > 0, counts["attention"], counts["eager_attention"])
+    writes = counts["kv_writes"]
+    return np.where((attention > 0) & (writes > 0), np.minimum(attention, writes), np.maximum(attention, writes))
+
+
+def _mode(frame: pd.DataFrame, column: str, weight: pd.Series) -> pd.Series:
+    """Per group, the value of a column that carries the most weight (the larger one on a tie)."""
+    total = weight.astype(np.float64).groupby([frame["group"], frame[column]]).sum().reset_index(name="weight")
+    total = total.sort_values(["group", "weight", column], kind="stable")
+    return total.drop_duplicates("group", keep="last").set_index("group")[column]
+
+
+def _attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
+    """Per group: q, k and batch of its attention; of layers with different windows, the one that sees most."""
+    keep = (rows["category"] == "attention").to_numpy() & (rows["q_len"].to_numpy() > 0) & (group >= 0)
+    fused = rows.loc[keep, ["q_len", "kv_len", "batch", "duration_ns"]].set_axis(
+        ["q", "k", "batch", "duration_ns"], axis=1
+    )
+    eager = _eager_attention(rows, group)
+    calls = pd.concat([fused.assign(group=group[keep]), eager], ignore_index=True)
+    usual = _mode(calls, "q", calls["duration_ns"] + 1)
+    calls = calls[calls["q"] == calls["group"].map(usual)]
+    widest = calls.sort_values(["group", "k"], kind="stable").drop_duplicates("group", keep="last").set_index("group")
+    out = widest[["q", "k", "batch"]].astype(np.float64)
+    out["pairs"] = eager.groupby("group").size().reindex(out.index).fillna(0)
+    return out
+
+
+def _eager_attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
+    """Attention made of two batched GEMMs: [B, q, d] x [B, d, k], then [B, q, k] x [B, k, d].
+
+    The first of each pair is returned; `batch` is MISSING, since heads and sequences are one dimension there.
+    """
+    keep = rows["category"].isin(GEMM).to_numpy() & (rows["batch"].to_numpy() > 1) & (group >= 0)
+    frame = rows[keep].assign(group=group[keep]).reset_index(drop=True)
+    following = frame.shift(-1)
+    pair = (
+        (frame["m"] == following["m"])
+        & (frame["n"] == following["k"])
+        & (frame["k"] == following["n"])
+        & (frame["batch"] == following["batch"])
+        & (frame["group"] == following["group"])
+    ).to_numpy()
+    first = frame[pair & ~_second_of_pair(pair)]
+    return pd.DataFrame(
+        {
+            "group": first["group"],
+            "q": first["m"],
+            "k": first["n"],
+            "batch": MISSING,
+            "duration_ns": first["duration_ns"],
+        }
+    )
+
+
+def _second_of_pair(pair: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The odd ones of a run of matches: with d = k every second GEMM would pair with the next layer's first."""
+    starts = np.flatnonzero(np.diff(pair.astype(np.int8), prepend=0) == 1)
+    run_start = np.zeros(len(pair), np.int64)
+    run_start[starts] = starts
+    offset = np.arange(len(pair)) - np.maximum.accumulate(run_start)
+    odd: npt.NDArray[np.bool_] = pair & (offset % 2 == 1)
+    return odd
