@@ -22,7 +22,11 @@ import pandas as pd
 
 from traceanalyzer.analysis import cpu
 from traceanalyzer.analysis.attribution import launches_of, owners
+from traceanalyzer.errors import UnsupportedTraceError
 from traceanalyzer.trace.tables import Trace
+
+_CUT_SHORT = frozenset({"truncated_json", "truncated_compression"})
+"""Notes that say the file ends too early: what it does not hold may have been in the lost part."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,19 @@ class Activity:
 def build(trace: Trace) -> Activity:
     """What ran on the devices of a trace: its GPU kernels, copies and fills; without any, the ops of a CPU run.
 
+    A GPU run whose file was cut before its GPU records has an empty table: the file is analysed as far as it is whole.
+
     Raises:
         UnsupportedTraceError: there is no GPU activity, and the ops are not those of a CPU run (see `analysis.cpu`).
     """
     if not len(trace.kernels):
-        return Activity(cpu.activity_table(trace), on_cpu=True)
+        if not cpu.is_gpu_run(trace):
+            return Activity(cpu.activity_table(trace), on_cpu=True)
+        if not _CUT_SHORT & {note.code for note in trace.quality}:
+            raise UnsupportedTraceError(
+                f"{trace.source.name} is a GPU run without its GPU records: {cpu.what_it_holds(trace)}, no GPU kernel",
+                "record with ProfilerActivity.CUDA, and keep the profiler running until the GPU has finished",
+            )
     kernels = trace.kernels
     launch = launches_of(trace)
     table = pd.DataFrame({

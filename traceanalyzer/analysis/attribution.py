@@ -1,12 +1,15 @@
 """Who launched what: kernel -> the runtime call that submitted it -> the operator that made the call.
 
 A kernel and its launch share a correlation id. The owning operator is the innermost one that encloses the launch call
-on the launching thread; where a trace records no launches (some ROCm traces), the external id that kernel and operator
-share stands in. What could be wrong: threads whose operators overlap without nesting (clock jitter at their edges) may
-give the neighbour; kernels launched before the recording began have neither launch nor operator and stay unowned.
+on the launching thread; where the launch was not recorded, the external id that kernel and operator share stands in.
+
+What could be wrong: threads whose operators overlap without nesting (clock jitter at their edges) may give the
+neighbour; kernels launched before the recording began have neither launch nor operator and stay unowned.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +17,12 @@ import pandas as pd
 
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
+Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 GRAPH_LAUNCH = "GraphLaunch"
+SUBMITS = re.compile(r"Launch|Memcpy|Memset")
+"""Runtime and driver calls that give the device work."""
 
 
 def innermost(ops: pd.DataFrame, thread: Ints, time_ns: Ints) -> Ints:
@@ -50,16 +56,33 @@ def innermost(ops: pd.DataFrame, thread: Ints, time_ns: Ints) -> Ints:
 
 
 def launches_of(trace: Trace) -> Ints:
-    """For each kernel row the row of the launch with its correlation id (the earliest of several), else MISSING."""
-    launches = trace.launches
-    known = launches[launches["correlation"] > 0]
-    first = known["correlation"].drop_duplicates()  # the table is sorted by start, so the first is the earliest
-    lookup = pd.Series(first.index.to_numpy(np.int64), index=first.to_numpy(np.int64))
-    found = lookup.reindex(trace.kernels["correlation"].to_numpy(np.int64)).to_numpy(np.float64)
-    return np.nan_to_num(found, nan=MISSING).astype(np.int64)
+    """For each kernel row the row of the launch that submitted it (the earliest of several), else MISSING.
+
+    Some ROCm traces record no correlation; there kernel and launch share their own external id instead.
+    """
+    kernels, launches = trace.kernels, trace.launches
+    found = _rows_by_key(launches["correlation"], kernels["correlation"].to_numpy(np.int64))
+    bare = np.flatnonzero(kernels["correlation"].to_numpy() <= 0)
+    uncorrelated = launches["external_id"].where((launches["correlation"] <= 0) & _submitting(trace), MISSING)
+    found[bare] = _rows_by_key(uncorrelated, kernels["external_id"].to_numpy(np.int64)[bare])
+    return found
 
 
-def replayed(trace: Trace, launch: Ints) -> npt.NDArray[np.bool_]:
+def _submitting(trace: Trace) -> Bools:
+    """Which launches submit work, by name; queries and synchronisation do not."""
+    flags = np.array([SUBMITS.search(text) is not None for text in trace.strings] or [False], np.bool_)
+    found: Bools = flags[trace.launches["name"].to_numpy(np.int64)]
+    return found
+
+
+def _rows_by_key(column: pd.Series, keys: Ints) -> Ints:
+    """For each key the first row of `column` that holds it; MISSING for none and for keys that are no id (<= 0)."""
+    known = column[column > 0].drop_duplicates()
+    lookup = pd.Series(known.index.to_numpy(np.int64), index=known.to_numpy(np.int64))
+    return np.nan_to_num(lookup.reindex(keys).to_numpy(np.float64), nan=MISSING).astype(np.int64)
+
+
+def replayed(trace: Trace, launch: Ints) -> Bools:
     """Which kernel rows a graph launch replayed: the op around that launch does not describe their work."""
     kernels = trace.kernels
     graph_names = np.array([GRAPH_LAUNCH in text for text in trace.strings] or [False], np.bool_)
@@ -73,16 +96,17 @@ def replayed(trace: Trace, launch: Ints) -> npt.NDArray[np.bool_]:
 
 
 def owners(trace: Trace, launch: Ints) -> Ints:
-    """For each kernel row the row of the op that owns it, else MISSING. Kernels replayed from a graph have none."""
+    """For each kernel row the row of the op that owns it, else MISSING. Kernels replayed from a graph have none.
+
+    The external id stands in for a launch that was not recorded, but not in a trace whose ids join kernels to launches.
+    """
     op = np.full(len(trace.kernels), MISSING, np.int64)
     has = np.flatnonzero(launch >= 0)
     calls = trace.launches.iloc[launch[has]]
     op[has] = innermost(trace.ops, calls["thread"].to_numpy(np.int64), calls["start_ns"].to_numpy(np.int64))
     external = trace.kernels["external_id"].to_numpy(np.int64)
-    lost = np.flatnonzero((op < 0) & (external > 0))
-    known = trace.ops["external_id"]
-    known = known[known > 0].drop_duplicates()
-    lookup = pd.Series(known.index.to_numpy(np.int64), index=known.to_numpy(np.int64))
-    op[lost] = np.nan_to_num(lookup.reindex(external[lost]).to_numpy(np.float64), nan=MISSING).astype(np.int64)
+    own_ids = bool((_submitting(trace) & (trace.launches["correlation"] <= 0).to_numpy()).any())
+    lost = np.flatnonzero((op < 0) & (launch < 0) & (not own_ids))
+    op[lost] = _rows_by_key(trace.ops["external_id"], external[lost])
     op[replayed(trace, launch)] = MISSING
     return op

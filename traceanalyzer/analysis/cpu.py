@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceanalyzer.analysis.attribution import innermost
+from traceanalyzer.analysis.attribution import SUBMITS, innermost
 from traceanalyzer.catalog import op_models
 from traceanalyzer.errors import UnsupportedTraceError
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
@@ -27,7 +27,6 @@ from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
-_SUBMITS = re.compile(r"Launch|Memcpy|Memset")
 _GPU_ONLY = re.compile(
     r"^nccl|cudnn|miopen|cublas|hipblas|^aten::_(flash|efficient)_attention_(forward|backward)$"
     r"|^aten::_scaled_dot_product_(flash|efficient|cudnn)_attention$|^triton_"
@@ -128,9 +127,14 @@ def activity_table(trace: Trace) -> pd.DataFrame:
     """`Activity.table` of a CPU run (device 0, stream = thread code).
 
     Raises:
-        UnsupportedTraceError: it is no CPU run, or no op in it computes anything that has a model.
+        UnsupportedTraceError: no op in it computes anything that has a model.
     """
-    _require_cpu_run(trace)
+    models = (op_models.find(trace.text(int(code))) for code in trace.ops["name"].unique())
+    if not any(model is not None and model.kind in _COMPUTES for model in models):
+        raise UnsupportedTraceError(
+            f"{trace.source.name} holds {what_it_holds(trace)}, but no GPU kernel and no CPU operator that computes",
+            "record the model's own steps",
+        )
     found = pieces(trace)
     found = found.sort_values(["start_ns", "thread"], kind="stable").reset_index(drop=True)
     op = found["op"].to_numpy(np.int64)
@@ -148,21 +152,14 @@ def activity_table(trace: Trace) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _require_cpu_run(trace: Trace) -> None:
-    file = trace.source.name
-    calls = [trace.text(int(code)) for code in trace.launches["name"]]
+def what_it_holds(trace: Trace) -> str:
+    """For an error message: what a trace without GPU kernels holds instead."""
+    return f"{len(trace.ops)} operator calls and {len(trace.launches)} GPU runtime calls"
+
+
+def is_gpu_run(trace: Trace) -> bool:
+    """Whether a trace without GPU kernels is what is left of a GPU run; see the module docstring."""
+    calls = {trace.text(int(code)) for code in trace.launches["name"].unique()}
     names = {trace.text(int(code)) for code in trace.ops["name"].unique()}
-    holds = f"{len(trace.ops)} operator calls and {len(calls)} GPU runtime calls"
-    submitted = sum(1 for call in calls if _SUBMITS.search(call))
-    gpu_listed = bool(trace.metadata.devices) and not calls and not any(_CPU_ONLY.search(n) for n in names)
-    if submitted or gpu_listed or any(_GPU_ONLY.search(n) for n in names):
-        raise UnsupportedTraceError(
-            f"{file}: a GPU run without its GPU records: it holds {holds}, but no GPU kernel",
-            "record with ProfilerActivity.CUDA, and keep the profiler running until the GPU has finished",
-        )
-    models = (op_models.find(name) for name in names)
-    if not any(model is not None and model.kind in _COMPUTES for model in models):
-        raise UnsupportedTraceError(
-            f"{file}: it holds {holds}, but no GPU kernel and no CPU operator that computes",
-            "record the model's own steps",
-        )
+    unseen_gpu = bool(trace.metadata.devices) and not calls and not any(_CPU_ONLY.search(name) for name in names)
+    return unseen_gpu or any(map(SUBMITS.search, calls)) or any(map(_GPU_ONLY.search, names))

@@ -71,7 +71,7 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
     _untyped(trace, table, models, done, share, out)
     _transfers(trace, table, out)
     out["tensor_core"], out["dtype"] = _units(frame, out, activity.on_cpu)
-    known = out["flops"].notna() | out["bytes"].notna()
+    known = out["bytes"].notna() | (out["flops"].notna() & (table["kind"] == KERNEL))
     out["source"] = np.where(known, "shapes", "none").astype(object)
     return out
 
