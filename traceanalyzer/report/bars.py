@@ -148,7 +148,7 @@ def prefill_view(report: Report) -> FloorView | None:
     )
     parts = [
         ("compute", ideal.ideal_us, text("floor.legend_flops", flops=fmt.work(ideal.flops))),
-        ("rest", ideal.measured_us - ideal.ideal_us, text("floor.rest")),
+        ("rest", ideal.measured_us - ideal.ideal_us, text("floor.rest_ideal")),
     ]
     return FloorView(
         lead=lead,

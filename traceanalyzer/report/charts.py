@@ -34,6 +34,14 @@ _SHAPES = {
 }  # fmt: skip
 
 
+KEY_PATHS = {
+    "prefill": "M-5-5h10v10h-10z", "decode": "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "mixed": "M0-7l6 7l-6 7l-6-7z",
+    "draft": "M0-6l6.5 11h-13z", "encoder": "M0 6l6.5-11h-13z", "warmup": "M-6 0l11-6.5v13z",
+    "capture": "M6 0l-11-6.5v13z", "other": "M-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+}  # fmt: skip
+"""The shape of each phase as an SVG path around the origin, for the key beside the chart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """The chart, or why there is none. `svg` is trusted mark-up made here; `omitted` says what is not drawn."""
@@ -260,7 +268,7 @@ def _finished(spec: dict[str, object], description: str) -> str:
         for name, value in re.findall(r"([\w-]+)\s*:\s*([^;]+)", style):
             if name in ("fill", "stroke", "opacity"):
                 element.set(name, value.strip())
-        for name in [name for name in element.attrib if name == "class" or name.startswith("{")]:
+        for name in [name for name in element.attrib if name in ("class", "font-family") or name.startswith("{")]:
             del element.attrib[name]
         said = element.attrib.pop("aria-label", None)
         element.attrib.pop("aria-roledescription", None)

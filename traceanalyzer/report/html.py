@@ -112,6 +112,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["shorten"] = lambda value, limit: shorten(visible(value), limit)
+    environment.filters["lines"] = lambda value: Markup("\n").join(visible(line) for line in value.splitlines())
     environment.filters["svg"] = Markup  # only for charts.roofline, which escapes what it draws
     environment.globals.update(
         t=text,
@@ -120,6 +121,7 @@ def _environment() -> Environment:
         method=strings.METHOD,
         reading=strings.READING,
         severities=SEVERITIES,
+        shapes=charts.KEY_PATHS,
     )
     return environment
 

@@ -27,7 +27,8 @@ _RULED_OUT = 5
 _NAME = 90
 _TEXT = 400
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&]|^[-+=]|^\d+(?=[.)]))")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&]|^[-+=])")
+_NUMBERED = re.compile(r"^(\d+)(?=[.)]\s)")
 _HARMLESS = re.compile("[A-Za-z0-9 .,/:+%()\N{MULTIPLICATION SIGN}\N{EN DASH}\N{MICRO SIGN}\N{MIDDLE DOT}-]*")
 _LOOKALIKES = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{BROKEN BAR}"})
 
@@ -57,6 +58,7 @@ def plain(value: str) -> str:
     """Text without any meaning to Markdown: specials escaped, an at sign that mentions nobody, links broken up."""
     safe = shorten(visible(value), _TEXT)
     safe = _SPECIAL.sub(r"\\\1", safe).replace("@", "\N{FULLWIDTH COMMERCIAL AT}")
+    safe = _NUMBERED.sub(r"\1\\", safe)
     return safe.replace("://", ":\\//").replace("www.", "www\\.")
 
 

@@ -8,7 +8,7 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Phase, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Figure, PhaseLine, ordered_phases, phase_line
+from traceanalyzer.report.summary import Fact, Figure, PhaseLine, bound_chip, ordered_phases, phase_line
 
 _CARDS = ("prefill", "decode", "mixed")
 
@@ -18,9 +18,11 @@ class Card:
     """One phase, large: what binds it, and how full its two roofs are (0 to 1, None unknown)."""
 
     line: PhaseLine
+    chip: str
     share_of_span: str
     compute: float | None
     bandwidth: float | None
+    facts: tuple[Fact, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,12 @@ def phase_view(report: Report) -> PhaseView | None:
         return None
     cards = [
         Card(
-            phase_line(row),
-            text("phases.share_of_span", share=fmt.percent(row.time_share)),
-            _full(row.compute_share),
-            _full(row.bandwidth_share),
+            line=phase_line(row),
+            chip=bound_chip(row.bound),
+            share_of_span=text("phases.share_of_span", share=fmt.percent(row.time_share)),
+            compute=_full(row.compute_share),
+            bandwidth=_full(row.bandwidth_share),
+            facts=tuple(_card_facts(_figures(row, device))),
         )
         for row in phases
         if row.phase in _CARDS
@@ -56,6 +60,14 @@ def phase_view(report: Report) -> PhaseView | None:
         columns=tuple(strings.phase_label(row.phase) for row in phases),
         rows=tuple((label, tuple(column[label] for column in printed)) for label in labels),
     )
+
+
+def _card_facts(printed: dict[str, Figure]) -> list[Fact]:
+    """What tells the phases apart, where it is known."""
+    labels = [
+        text(f"phases.{key}") for key in ("tokens_per_s", "intensity", "ridge", "kernels", "sequences", "context")
+    ]
+    return [Fact(label, printed[label]) for label in labels if printed[label].text != fmt.UNKNOWN]
 
 
 def _full(share: float | None) -> float | None:

@@ -119,7 +119,7 @@ def first_screen(report: Report) -> FirstScreen:
         ran=tuple(_ran(report, device)),
         headline=report.verdict.headline,
         bound=bound,
-        bound_label=_bound_chip(bound),
+        bound_label=bound_chip(bound),
         confidence=_optional("verdict.confidence", share=report.verdict.confidence),
         does_not_help=ruled_out[0] if ruled_out else "",
         quality=_quality_badge(notes),
@@ -238,9 +238,9 @@ def _trace_names(report: Report) -> str | None:
     return text("ran.more", first=names[0], count=len(names) - 1)
 
 
-def _bound_chip(bound: str) -> str:
-    special = {"mixed": "verdict.bound_none", "unknown": "verdict.bound_unknown"}
-    return text(special[bound]) if bound in special else text("verdict.bound", bound=strings.bound_label(bound))
+def bound_chip(bound: str) -> str:
+    """What binds a phase or the run, as a label that stands alone."""
+    return text(f"verdict.bound.{bound}")
 
 
 def _quality_badge(notes: list[QualityNote]) -> str:
