@@ -46,7 +46,7 @@ demo: $(VENV)/.demo
 	  [[ $$trace != $(OUT)/* ]] || name="recorded-$$name"; \
 	  $(BIN)/traceanalyzer report "$$trace" -o "$(OUT)/$$name.html" --force --quiet; \
 	  pages+=("$(CURDIR)/$(OUT)/$$name.html"); \
-	done < <(ls $(OUT)/recorded/*.json.gz && find samples -name '*.json.gz' -o -name '*.json.zst' | sort); \
+	done < <(find $(OUT)/recorded samples -name '*.json.gz' -o -name '*.json.zst' | sort); \
 	echo "Open these pages in a browser:"; printf '  %s\n' "$${pages[@]}"
 
 lint: $(VENV)/.dev
