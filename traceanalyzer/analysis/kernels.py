@@ -25,9 +25,9 @@ COLUMNS = ("rule", "category", "role", "tensor_core", "dtype", "phase_hint")
 class KernelClass:
     """What a kernel's name says about it.
 
-    `rule` is the id of the deciding rule ("unknown" if none), `category` one of `kernel_rules.categories()`, `dtype` the
-    type it computes in (None: not in the name), `phase_hint` prefill or decode with :strong or :medium, step-start,
-    step-end, training, or None.
+    `rule` is the id of the deciding rule ("unknown" if none), `category` one of `kernel_rules.categories()`, `dtype`
+    the type it computes in (None: not in the name), `phase_hint` prefill or decode with :strong or :medium,
+    step-start, step-end, training, or None.
     """
 
     rule: str
@@ -58,8 +58,8 @@ def classes(trace: Trace, activity: Activity) -> pd.DataFrame:
     """The class of every name that occurs in the activity.
 
     Returns one row per name, indexed by its string code (ascending, index name "name"), with the object columns
-    `COLUMNS`. Memcpy and memset records are classed by kind. On a CPU device every row is an op: category "other" and no
-    tensor cores, for the work model to replace.
+    `COLUMNS`. Memcpy and memset records are classed by kind. On a CPU device every row is an op: category "other" and
+    no tensor cores, for the work model to replace.
     """
     first = activity.table.drop_duplicates("name").sort_values("name")
     rows = [
