@@ -55,8 +55,17 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
 
 def render(report: Report, format: Literal["html", "markdown", "text", "json"] = "html") -> str:
     """The report as a page, as Markdown for a ticket, as text for a terminal, or as the JSON document itself."""
-    from traceanalyzer.report import html, markdown, text
-
     if format == "json":
         return report.to_json() + "\n"
-    return {"html": html, "markdown": markdown, "text": text}[format].render(report)
+    # Only what is asked for is loaded: the page brings the chart library.
+    if format == "markdown":
+        from traceanalyzer.report import markdown
+
+        return markdown.render(report)
+    if format == "text":
+        from traceanalyzer.report import text
+
+        return text.render(report)
+    from traceanalyzer.report import html
+
+    return html.render(report)
