@@ -16,6 +16,7 @@ from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.summary import Fact, Figure, ordered_phases, share_figure
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
+_SINGLE = ("busy_no_tensor_core", "tensor_core_useful")  # groups of one bucket, which need no second name
 _NAMED_FROM = 0.01  # a bucket at least this large is named beside the bar
 
 
@@ -58,8 +59,7 @@ class LedgerTableRow:
     """One bucket in the exact table; `cells` has one time per phase, then the total and its share."""
 
     kind: str
-    group: str
-    bucket: str
+    label: str
     meaning: str
     cells: tuple[str, ...]
 
@@ -188,8 +188,7 @@ def _group_lines(by_bucket: dict[str, float], group_of: dict[str, str], total: f
             for bucket, us in inside.items()
             if us / total >= _NAMED_FROM
         ]
-        alone = len(inside) == 1 and group in ("busy_no_tensor_core", "tensor_core_useful")
-        words = "" if alone else ", ".join(named)
+        words = "" if group in _SINGLE else ", ".join(named)
         yield GroupLine(_kind(group), strings.group_label(group), fmt.percent(sum(inside.values()) / total), words)
 
 
@@ -197,8 +196,10 @@ def _table_row(bucket: str, by_phase: dict[str, list[LedgerRow]], total: float) 
     times = [sum(row.us for row in entries if row.bucket == bucket) for entries in by_phase.values()]
     group = next(row.group for entries in by_phase.values() for row in entries if row.bucket == bucket)
     cells = (*(_exact(us) for us in times), _exact(sum(times)), fmt.percent(sum(times) / total))
-    return LedgerTableRow(_kind(group), strings.group_label(group), strings.bucket_label(bucket),
-                          strings.bucket_meaning(bucket), cells)  # fmt: skip
+    label = strings.group_label(group)
+    if group not in _SINGLE:
+        label = text("ledger.row", group=label, bucket=strings.bucket_label(bucket))
+    return LedgerTableRow(_kind(group), label, strings.bucket_meaning(bucket), cells)
 
 
 def _buckets(entries: Iterable[LedgerRow]) -> list[str]:

@@ -64,9 +64,10 @@ def phase_view(report: Report) -> PhaseView | None:
 
 def _card_facts(printed: dict[str, Figure]) -> list[Fact]:
     """What tells the phases apart, where it is known."""
-    labels = [
-        text(f"phases.{key}") for key in ("tokens_per_s", "intensity", "ridge", "kernels", "sequences", "context")
-    ]
+    keys = ["tokens_per_s", "intensity", "ridge", "kernels", "sequences", "context"]
+    if printed[text("phases.intensity")].text == fmt.UNKNOWN:  # a ridge alone says nothing
+        keys.remove("ridge")
+    labels = [text(f"phases.{key}") for key in keys]
     return [Fact(label, printed[label]) for label in labels if printed[label].text != fmt.UNKNOWN]
 
 

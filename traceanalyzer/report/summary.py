@@ -302,7 +302,8 @@ def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
     meters = []
     util = figures.get("span.gpu_util")
     if util is not None:
-        meters.append(_meter("gpu-util", "meters.gpu_util", text("meters.gpu_util_note"), share_figure(util), util, 0))
+        key = "meters.cpu_busy" if device and device.kind == "cpu" else "meters.gpu_util"
+        meters.append(_meter("gpu-util", key, text(f"{key}_note"), share_figure(util), util, 0))
     bandwidth = figures.get("span.bandwidth_share")
     if bandwidth is not None and device:
         figure = share_figure(bandwidth, at_least=_partly(figures.get("span.bytes_known_share")))

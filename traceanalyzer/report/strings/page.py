@@ -69,6 +69,8 @@ TEXT: Mapping[str, str] = {
     "meters.title": "Busy is not the same as useful",
     "meters.gpu_util": "GPU-Util",
     "meters.gpu_util_note": "time a kernel runs",
+    "meters.cpu_busy": "Operators running",
+    "meters.cpu_busy_note": "time any operator runs",
     "meters.bandwidth": "Memory bandwidth used",
     "meters.bandwidth_note": "of {peak}",
     "meters.tensor": "Tensor cores useful",
@@ -132,7 +134,7 @@ TEXT: Mapping[str, str] = {
     "ledger.title": "Where the time went",
     "ledger.lead": "Every nanosecond of {device} is in exactly one bucket.",
     "ledger.whole": "Whole span",
-    "ledger.caption": "The ledger in full: time per bucket and phase",
+    "ledger.caption": "The ledger in full: time per bucket and phase, in microseconds",
     "ledger.table": "Exact figures and what each bucket holds",
     "ledger.bucket": "Bucket",
     "ledger.meaning": "What it holds",
@@ -144,8 +146,8 @@ TEXT: Mapping[str, str] = {
     "ledger.none": "The trace holds no time to account for.",
     "ledger.unknown_note": "Time of tensor-core kernels whose work is not known stands under waiting, not known: it "
     "may be useful.",
+    "ledger.row": "{group}, {bucket}",
     "ledger.segment": "{group}, {bucket}: {time}, {share}",
-    "ledger.unit": "Times in microseconds.",
     # steps
     "steps.title": "Steps in time",
     "steps.lead": "Each mark is a forward pass, one lane per phase; what is empty in every lane is a gap.",

@@ -41,6 +41,7 @@ QUALITY: Mapping[str, str] = {
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
+    "no_device_activity": "Nothing that ran on the GPU survived in this file: there are no times to analyse.",
     "gpu_unknown": "The GPU is not in the catalogue: times and FLOPs hold, shares of a peak are not known. Supply "
     "--peak-tflops and --bandwidth-gbs, or --gpu.",
     "unrecorded_device_time": "{detail} ms of the span were not recorded; they count neither as idle nor as busy.",
