@@ -1,0 +1,130 @@
+"""Elementwise ops, copies, gathers, scatters, reductions and the parts of a layer, checked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.work.calls import BF16, BOOL, FP16, FP32, INT64, call, known
+
+
+def test_broadcasting_reads_each_input_at_its_own_size() -> None:
+    work = known("aten::mul", [[2, 3, 4], [3, 1]], [BF16, BF16])
+    assert work.flops == 24
+    assert work.bytes == 2 * (24 + 3 + 24)
+
+
+def test_an_expanded_operand_is_read_once() -> None:
+    work = known("aten::add", [[2, 3], [2, 3], []], [FP32, FP32, "Scalar"], strides=[[3, 1], [0, 1], []])
+    assert work.bytes == 4 * (6 + 3 + 6)
+
+
+def test_an_in_place_op_writes_its_first_operand() -> None:
+    work = known("aten::add_", [[2, 3], [2, 3], []], [BF16, FP32, "Scalar"])
+    assert work.bytes == 6 * 2 + 6 * 4 + 6 * 2
+
+
+@pytest.mark.parametrize(
+    ("types", "dims", "concrete", "out_bytes"),
+    [
+        ([BF16, FP32], [[6], [6]], ["", ""], 4),
+        ([BF16, FP16], [[6], [6]], ["", ""], 4),
+        ([BF16, "double"], [[6], []], ["", ""], 2),
+        ([INT64, "double"], [[6], []], ["", ""], 4),
+        (["int", INT64], [[6], []], ["", ""], 4),
+        ([BOOL, "Scalar"], [[6], []], ["", "2"], 8),
+        ([INT64, "Scalar"], [[6], []], ["", "0.5"], 4),
+    ],
+)
+def test_the_result_type_is_pytorchs(types: list[str], dims: list[list[int]], concrete: list[str],
+                                     out_bytes: int) -> None:  # fmt: skip
+    sizes = {BF16: 2, FP16: 2, FP32: 4, INT64: 8, "int": 4, BOOL: 1, "double": 8, "Scalar": 0}
+    inputs = sum(sizes[t] * (6 if d else 1) for t, d in zip(types, dims, strict=True))
+    assert known("aten::mul", dims, types, concrete).bytes == inputs + 6 * out_bytes
+
+
+def test_a_comparison_answers_in_bytes() -> None:
+    assert known("aten::eq", [[6], []], [INT64, "Scalar"], ["", "1"]).bytes == 6 * 8 + 6
+
+
+def test_a_division_of_integers_answers_in_floats() -> None:
+    assert known("aten::div", [[6], [6]], [INT64, INT64]).bytes == 6 * 8 * 2 + 6 * 4
+
+
+def test_where_reads_its_condition_and_both_branches() -> None:
+    assert known("aten::where", [[6], [6], []], [BOOL, FP32, "Scalar"], ["", "", "0"]).bytes == 6 + 24 + 24
+
+
+def test_an_operand_of_unknown_type_makes_the_whole_unknown() -> None:
+    assert call("aten::add", [[6], [6], []], [FP32, "c10::Mystery", "Scalar"]) is None
+
+
+def test_shapes_that_do_not_broadcast_are_unknown() -> None:
+    assert call("aten::add", [[6], [5]], [FP32, FP32]) is None
+
+
+def test_a_cast_moves_both_sizes_and_computes_nothing() -> None:
+    work = known("aten::copy_", [[6], [6], []], [FP32, BF16, "Scalar"])
+    assert (work.flops, work.bytes) == (0, 36)
+    assert known("aten::copy_", [[256], [256], []], ["int", "int", "Scalar"], strides=[[1], [0], []]).bytes == 1028
+    assert known("aten::_to_copy", [[6], []], [FP32, "Scalar"], ["", "5"]).bytes == 24 + 12
+    assert known("aten::clone", [[2, 3], []], [FP32, "Scalar"], strides=[[0, 1], []]).bytes == 12 + 24
+
+
+def test_a_concatenation_does_not_record_its_type() -> None:
+    work = known("aten::cat", [[[2, 3], [2, 5]], []], ["TensorList", "Scalar"], ["", "-1"])
+    assert (work.flops, work.bytes, work.untyped_elements) == (0, None, 32)
+
+
+def test_a_gather_reads_rows_not_the_table() -> None:
+    work = known("aten::embedding", [[100_000, 8], [2, 3], [], [], []], [BF16, INT64, *["Scalar"] * 3])
+    assert work.bytes == 6 * 8 * 2 * 2 + 6 * 8
+    columns = known("aten::index_select", [[5, 1000], [], [3]], [FP32, "Scalar", INT64], ["", "1", ""])
+    assert columns.bytes == 5 * 3 * 4 * 2 + 3 * 8
+    expanded = known("aten::gather", [[9, 4], [], [6, 4], []], [BF16, "Scalar", INT64, "Scalar"],
+                     strides=[[4, 1], [], [1, 0], []])  # fmt: skip
+    assert expanded.bytes == 24 * 2 * 2 + 6 * 8
+
+
+def test_a_cache_write_pays_for_what_it_writes_not_for_the_pool() -> None:
+    dims = [[3, 2, 4], [3, 2, 4], [1000, 16, 2, 4], [1000, 16, 2, 4], [3], [], [], []]
+    types = [BF16, BF16, "unsigned char", "unsigned char", INT64, "", "float", "float"]
+    assert known("_C_cache_ops::reshape_and_cache_flash", dims, types).bytes == 2 * (24 * 2 + 24) + 24
+
+
+@pytest.mark.parametrize(
+    ("dim", "keep", "outputs"), [("[-1]", "True", 6), ("[0, 2]", "False", 3), ("[]", "False", 1), ("[1]", "False", 8)]
+)
+def test_a_reduction_writes_its_whole_output(dim: str, keep: str, outputs: int) -> None:
+    work = known("aten::mean", [[2, 3, 4], [], [], []], [FP32, "ScalarList", "Scalar", ""], ["", dim, keep, ""])
+    assert work.flops == 24
+    assert work.bytes == 4 * (24 + outputs)
+
+
+def test_a_sum_of_integers_widens() -> None:
+    assert known("aten::sum", [[6], []], ["int", ""], ["", ""]).bytes == 24 + 8
+    assert known("aten::sum", [[6], []], [BOOL, ""], ["", ""]).bytes == 6 + 8
+
+
+def test_a_reduction_over_unrecorded_dimensions_has_unknown_bytes() -> None:
+    work = known("aten::sum", [[2, 3], [], []], [FP32, "", "Scalar"])
+    assert (work.flops, work.bytes) == (6, None)
+
+
+def test_the_larger_of_two_tensors_is_no_reduction() -> None:
+    assert call("aten::max", [[6], [6]], [FP32, FP32]) is None
+
+
+def test_norms_read_and_write_their_rows() -> None:
+    assert known("_C::rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"]).bytes == 2 * (24 + 24 + 8)
+    fused = known("_C::fused_add_rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"])
+    assert fused.bytes == 2 * (4 * 24 + 8)
+    without_weight = known("aten::rms_norm", [[3, 8], [], [], []], [BF16, "ScalarList", "", "Scalar"])
+    assert without_weight.bytes == 2 * (24 + 24)
+
+
+def test_partial_rotation_moves_only_what_it_turns() -> None:
+    """Heads of 8, of which 4 elements turn: half of q and k."""
+    dims, types = [[3], [3, 16], [3, 8], [], [100, 4], []], [INT64, BF16, BF16, "Scalar", BF16, "Scalar"]
+    work = known("_C::rotary_embedding", dims, types, ["", "", "", "8", "", "True"])
+    assert work.flops == 3 * 36  # 3 tokens x (16 + 8) / 2 elements, 6 FLOPs per pair
+    assert work.bytes == 2 * 2 * 36 + 3 * 4 * 2 + 3 * 8
