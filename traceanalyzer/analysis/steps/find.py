@@ -98,6 +98,8 @@ class _Judge:
         self.trace, self.activity, self.submission = trace, activity, submission
         self.labels, self.rows, self.inputs, self.graph, self.plan = labels, rows, inputs, graph, plan
         self.facts = tokens.facts(rows, plan.rows, inputs.vocabularies, plan.groups)
+        length, q = self._ids("length"), self.facts["q"]
+        self.facts["q"] = np.where((length > 0) & (q > 0) & (q % np.maximum(length, 1) == 0), length, q)
 
     def steps(self) -> Steps:
         """Decide, and put the table together."""
@@ -156,7 +158,7 @@ class _Judge:
             )  # fmt: skip
             verdict = decide(view)
             if order.padded[i]:
-                verdict = replace(verdict, evidence=(*verdict.evidence, f"k={view.k} is a padded cache"))
+                verdict = replace(verdict, evidence=(*verdict.evidence, f"k={view.k} does not grow: fixed cache"))
             if order.recomputed[i]:
                 verdict = replace(verdict, evidence=(*verdict.evidence, "recomputes the pass before"))
             out.append(verdict)
@@ -216,9 +218,10 @@ class _Judge:
         return out
 
     def _complete(self) -> Bools:
-        """Steps recorded whole: both ends seen (or as many layers as the fullest step), no kernels lost."""
+        """Steps recorded whole: both ends seen (or as many layers as other full steps), no kernels lost."""
         count = self.facts["layers"]
-        full = (count > 0) & (count == count.max(initial=0)) & (count == self._usual_layers())
+        usual = self._usual_layers()
+        full = (count == usual) & (count == count.max(initial=0)) & ((count == usual).sum() > 1) & (usual > 0)
         heads = self.facts["logits"] > 0
         tail = heads | (heads.mean() <= 0.5) if len(heads) else heads
         seen = (self.plan.opened | full) & (self.plan.closed | (full & tail))

@@ -40,8 +40,7 @@ def layer_period(names: npt.NDArray[np.int64]) -> int:
     score[:_MIN_PERIOD] = -np.inf
     best = np.argsort(score)[::-1][:_CANDIDATES]
     matches = {int(lag): float(np.mean(names[:-lag] == names[lag:])) for lag in best if lag >= _MIN_PERIOD}
-    top = max(matches.values(), default=0.0)
-    good = sorted(lag for lag, share in matches.items() if share >= _ENOUGH and share >= 0.9 * top)
+    good = sorted(lag for lag, share in matches.items() if share >= _ENOUGH)
     for lag in good:
         if len(np.unique(names[: 4 * lag])) > 2:
             return lag

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import exp, isnan
 
 from traceanalyzer.analysis.steps.labels import Label
+from traceanalyzer.analysis.steps.sequence import SPECULATION
 
 THRESHOLD = 0.75
 """The least confidence at which a phase is named: log-odds of 1.1, one medium piece of evidence."""
@@ -159,7 +160,7 @@ def _weigh_part(view: StepView, tally: _Tally) -> None:
     sequences = max(view.batch, view.ids_batch)
     if 0 < view.logits < view.tokens or (sequences > 0 and view.logits == sequences and view.tokens > sequences):
         tally.add(WEIGHTS["chunk_logits"], f"{text}, a chunk or cached prefix")
-    elif view.q <= 16 and (view.logits == view.tokens > 0 or (view.repeated >= 3 and not view.growing)):
+    elif view.q <= SPECULATION and (view.logits == view.tokens > 0 or (view.repeated >= 3 and not view.growing)):
         tally.add(WEIGHTS["verify"], f"{text}, speculative verify")
     elif view.q >= 32:
         tally.add(WEIGHTS["chunk"], f"{text}, a chunk or cached prefix")
@@ -169,14 +170,15 @@ def _weigh_part(view: StepView, tally: _Tally) -> None:
 
 def _weigh_tokens(view: StepView, tally: _Tally) -> None:
     tokens, logits = view.tokens, view.logits
-    whole_prompt = view.q == view.k > 1 or view.ids_length > 1
+    part = 1 < view.q < view.k
+    whole_prompt = view.q == view.k > 1 or (view.ids_length > 1 and not part)
     if view.ids_length == 1:
         tally.add(WEIGHTS["input_one"], f"input [{view.ids_batch}, 1]")
-    elif view.ids_length > 1:
+    elif whole_prompt and view.ids_length > 1:
         tally.add(WEIGHTS["input_many"], f"input [{view.ids_batch}, {view.ids_length}]")
     if 0 < logits < tokens:
         tally.add(WEIGHTS["fewer_logits"], f"lm_head M={logits} < layer M={tokens}")
-    elif logits == tokens > 1 and not whole_prompt:
+    elif logits == tokens > 1 and not whole_prompt and not (part and view.q > SPECULATION):
         tally.add(WEIGHTS["all_logits"], f"lm_head M = layer M = {tokens}")
     if tokens == 1:
         tally.add(WEIGHTS["one_token"], "layer M=1")

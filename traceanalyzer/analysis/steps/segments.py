@@ -132,10 +132,11 @@ def _graph_starts(rows: pd.DataFrame, graph: Bools) -> Ints:
         return launches
     tail = rows[rows["category"].isin((*GEMM, "sampling", "softmax")) & ~graph & (rows["thread"] != MISSING)]
     tails = tail["time_ns"].to_numpy()
-    last = np.searchsorted(tails, launches, side="left") - 1
-    after_tail = np.where(last >= 0, tails[np.maximum(last, 0)] + 1, np.iinfo(np.int64).min + 1)
+    tails = np.concatenate([[np.iinfo(np.int64).min], tails])
+    after_tail = tails[np.searchsorted(tails, launches, side="left") - 1] + 1
     previous = np.concatenate([[np.iinfo(np.int64).min + 1], launches[:-1] + 1])
-    return np.maximum(after_tail, previous)
+    starts: Ints = np.maximum(after_tail, previous)
+    return starts
 
 
 def _head_ends(rows: pd.DataFrame) -> Ints:

@@ -21,8 +21,8 @@ from traceanalyzer.analysis.steps.model import Bools, Ints
 from traceanalyzer.trace.tables import MISSING
 
 _PADDED_AT_LEAST = 3
-"""Decode steps with equal k before it is taken for the size of a padded cache."""
-_SPECULATION = 16
+"""Steps with equal k, some of them of one token, before it is taken for the size of a padded cache."""
+SPECULATION = 16
 """The largest q that speculation is looked for at."""
 
 
@@ -50,9 +50,10 @@ def read_order(q: Ints, k: Ints) -> Order:
     context, padded = k.copy(), np.zeros(len(q), np.bool_)
     repeated, growing = np.zeros(len(q), np.int64), np.zeros(len(q), np.bool_)
     for start, stop in _runs(k):
-        _count_up(q[start:stop], k[start:stop], context[start:stop], padded[start:stop])
+        prompt = int(k[start - 1]) if start and q[start - 1] == k[start - 1] > 1 else MISSING
+        _count_up(q[start:stop], k[start:stop], prompt, context[start:stop], padded[start:stop])
     for start, stop in _runs(q):
-        if 1 < q[start] <= _SPECULATION and (k[start:stop] > q[start]).all():
+        if 1 < q[start] <= SPECULATION and (k[start:stop] > q[start]).all():
             repeated[start:stop] = stop - start
             growing[start:stop] = bool((np.diff(k[start:stop]) == q[start]).all())
     again = (q > 1) & (q == k)
@@ -68,18 +69,19 @@ def _runs(values: Ints) -> list[tuple[int, int]]:
     return [(a, b) for a, b in itertools.pairwise(bounds) if a < b and values[a] != MISSING]
 
 
-def _count_up(q: Ints, k: Ints, context: npt.NDArray[np.int64], padded: npt.NDArray[np.bool_]) -> None:
-    """Within a run of equal k: replace the buffer's size by the tokens that were put in so far."""
-    if int((q == 1).sum()) < _PADDED_AT_LEAST - 1:
+def _count_up(q: Ints, k: Ints, prompt: int, context: npt.NDArray[np.int64], padded: npt.NDArray[np.bool_]) -> None:
+    """Within a run of equal k: replace the buffer's size by the tokens that were put in so far.
+
+    Args:
+        q, k: of the steps of the run.
+        prompt: length of a prompt that was read without the buffer just before the run, MISSING where none was.
+        context, padded: the run's part of the result, written in place.
+    """
+    long = len(q) >= _PADDED_AT_LEAST and bool((q == 1).any())
+    if not long or (q == k).any():
         return
-    starts = np.flatnonzero((q > 1) & (q < k))
-    if not len(starts):
-        if len(q) >= _PADDED_AT_LEAST and (q == 1).all():
-            context[:], padded[:] = MISSING, True
-        return
-    seen = MISSING
+    seen = prompt if prompt < k[0] else MISSING
     for i, length in enumerate(q.tolist()):
         fresh = length > 1 and (i == 0 or q[i - 1] == 1)
         seen = length if fresh else (MISSING if seen == MISSING else seen + length)
-        context[i] = seen if seen <= k[i] else MISSING
-        padded[i] = True
+        context[i], padded[i] = seen if seen <= k[i] else MISSING, True

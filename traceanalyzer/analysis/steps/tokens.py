@@ -133,7 +133,15 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
     out = {name: _aligned(series, groups, MISSING) for name, series in measured.items()}
     out |= {name: _aligned(placed[rows_].groupby("group").size(), groups, 0) for name, rows_ in counted.items()}
     out["eager_attention"] = _aligned(attention["pairs"], groups, 0)
+    out["q"] = _unfolded(out["q"], out["batch"], out["tokens"])
     return out | {"layers": _layers(out)}
+
+
+def _unfolded(q: Ints, batch: Ints, tokens: Ints) -> Ints:
+    """Query lengths as the model sees them: attention may fold the query heads of a KV head into q."""
+    folded = (batch > 0) & (tokens > 0) & (batch * q > tokens) & (batch * q % np.maximum(tokens, 1) == 0)
+    folded &= tokens % np.maximum(batch, 1) == 0
+    return np.where(folded, tokens // np.maximum(batch, 1), q)
 
 
 def _aligned(series: pd.Series, groups: int, absent: int) -> Ints:
