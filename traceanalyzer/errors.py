@@ -24,6 +24,7 @@ class TraceAnalyzerError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, hint: str | None = None) -> None:
+        """Keep the two parts apart, so that a caller may show them apart."""
         super().__init__(message)
         self.message = message
         self.hint = hint

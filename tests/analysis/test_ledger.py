@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, device, line
 from traceanalyzer.analysis import ledger
+from traceanalyzer.analysis.timeline import UNRECORDED_AFTER_NS
 from traceanalyzer.trace.tables import MEMCPY
 
 
@@ -83,7 +84,7 @@ def test_idle_is_unknown_when_the_kernel_was_already_queued_or_its_launch_was_no
 
 
 def test_a_queued_kernel_that_starts_long_after_is_a_cut_recording() -> None:
-    later = 10 + 2 * ledger.ARTEFACT_AFTER_NS
+    later = 10 + 2 * UNRECORDED_AFTER_NS
     rows = [{"start": 0, "duration": 10}, {"start": later, "duration": 10, "launch": 0}]
     assert totals(ledger.account(line(rows, launches=[(12, 3)])))["idle_artefact"] == later - 10
 

@@ -1,8 +1,8 @@
 """The devices of a run and the limits their figures are measured against.
 
 A device is one accelerator of one rank, or the CPU of a CPU-only run. Peaks come from the user (which always wins),
-else from the catalogue entry that the trace's own device block identifies: the entry of the device the kernels ran on, not
-the first one listed. Kineto records no clock and no bandwidth, so without an entry the peaks are unknown, and the
+else from the catalogue entry that the trace's own device block identifies: the entry of the device the kernels ran on,
+not the first one listed. Kineto records no clock and no bandwidth, so without an entry the peaks are unknown, and the
 figures that need them stay unknown.
 
 What could be wrong: sheet peaks assume the sheet's clock, and a card may run above or below it; where nobody measured

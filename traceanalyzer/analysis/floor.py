@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis.phases import periods_ns
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL
 
@@ -75,7 +74,10 @@ def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
         "attends": attention,
     })  # fmt: skip
     grouped = frame.groupby("step")
-    out = grouped[["weights", "kv"]].agg(lambda values: values.sum(skipna=False))
+    # A sum with an unknown part is unknown: one NaN makes the step's sum NaN, which groupby's own sum would skip.
+    out = grouped[["weights", "kv"]].sum()
+    unknown = frame[["weights", "kv"]].isna().groupby(frame["step"]).any()
+    out = out.mask(unknown)
     out["busy"] = grouped["busy"].sum()
     out["kv"] = out["kv"].where(grouped["attends"].any())
     return out
@@ -96,8 +98,8 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     weights, kv = _median(per_step["weights"]), _median(per_step["kv"])
     if weights == 0.0:
         weights = None
-    spans = (steps["end_ns"] - steps["start_ns"]).to_numpy(np.float64)
-    periods = periods_ns(timeline, steps.index)
+    spans = steps["duration_ns"].to_numpy(np.float64)
+    periods = steps["period_ns"].dropna().to_numpy(np.float64)
     measured = float(np.median(periods)) if len(periods) else float(np.median(spans))
     assumptions = [] if len(periods) else ["single_step_duration"]
     bandwidth, reach = timeline.device.bandwidth_gbs, timeline.device.achievable_gbs
@@ -151,7 +153,7 @@ def prefill_ideal(timeline: Timeline) -> PrefillIdeal | None:
     heavy = rows[rows["category"].isin((*MATRIX, "attention")) & ~rows["role"].isin(HELPERS)]
     known = bool(len(heavy)) and not heavy["flops"].isna().any()
     bounded = known and not heavy["compute_ns"].isna().any()
-    measured = float((steps["end_ns"] - steps["start_ns"]).sum())
+    measured = float(steps["duration_ns"].sum())
     return PrefillIdeal(
         flops=float(heavy["flops"].sum()) if known else None,
         ideal_ns=float(heavy["compute_ns"].sum()) if bounded else None,

@@ -52,7 +52,7 @@ def covered_until(cover: Union, instants: Ints) -> Ints:
     index = np.searchsorted(cover.starts, instants, side="right") - 1
     safe = np.maximum(index, 0)
     inside = np.minimum(instants, cover.ends[safe]) - cover.starts[safe]
-    return np.where(index < 0, 0, cover.before[safe] + inside)
+    return np.where(index < 0, np.int64(0), cover.before[safe] + inside).astype(np.int64)
 
 
 def covered(cover: Union, starts: Ints, ends: Ints) -> Ints:

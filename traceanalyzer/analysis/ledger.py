@@ -15,13 +15,12 @@ nor useful.
 Idle time takes the phase of the step it lies in, between steps that of the following step, and `other` outside the
 first and last complete step. Its causes:
     idle_launch    the launch call of the kernel that ends the gap had not returned when the gap began
-    idle_artefact  that kernel had been launched, and yet started much later with nothing recorded in between: the
-                   recording was cut, the device was not idle
+    idle_artefact  unrecorded time (see `timeline`): the recording was cut, the device was not idle
     idle_host      on a CPU device: time outside every op of the recording
     idle_unknown   everything else (short gaps between queued kernels, launches outside the window)
 
-What could be wrong: a launch that waits on another stream or rank looks like an artefact when that wait is long;
-the threshold is far above what queues show.
+What could be wrong: a launch that waits on another stream or rank looks like an artefact when that wait is long; the
+threshold is far above what queues show.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ import pandas as pd
 
 from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.intervals import Ints
-from traceanalyzer.analysis.timeline import Timeline, counted_steps
+from traceanalyzer.analysis.timeline import Timeline, counted_steps, following
 from traceanalyzer.trace.tables import KERNEL, MISSING
 
 GROUPS = MappingProxyType({
@@ -48,9 +47,6 @@ GROUPS = MappingProxyType({
     "tensor_core_useful": "tensor_core_useful",
 })  # fmt: skip
 """The group each bucket is shown in."""
-
-ARTEFACT_AFTER_NS = 1_000_000
-"""A queued kernel normally starts within microseconds; beyond a millisecond something unrecorded was running."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,8 @@ def account(timeline: Timeline) -> Ledger:
     kernel = table["kind"].to_numpy() == KERNEL
     comm = kernel & (table["category"] == "comm").to_numpy()
     tensor = kernel & ~comm & (table["tensor_core"].to_numpy() != 0)
+    if timeline.device.has_tensor_cores is False:
+        tensor[:] = False
     plain = kernel & ~comm & ~tensor
 
     parts: list[pd.DataFrame] = []
@@ -137,13 +135,10 @@ def _causes(timeline: Timeline, start: Ints, gap_start: Ints, gap_end: Ints) -> 
     returned = timeline.table["launch_end_ns"].to_numpy(np.int64)
     if not len(gap_start):
         return np.empty(0, dtype=object)
-    following = np.searchsorted(start, gap_end, side="left")
-    launched = returned[following]
-    recorded = launched != MISSING
-    late = recorded & (launched > gap_start)
-    waited = gap_end - np.maximum(launched, gap_start)
-    artefact = recorded & (waited > ARTEFACT_AFTER_NS)
-    return np.select([artefact, late], ["idle_artefact", "idle_launch"], "idle_unknown").astype(object)
+    launched = returned[following(start, gap_end)]
+    late = (launched != MISSING) & (launched > gap_start)
+    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end) > 0
+    return np.select([unrecorded, late], ["idle_artefact", "idle_launch"], "idle_unknown").astype(object)
 
 
 def _gap_phases(steps: pd.DataFrame, gap_start: Ints) -> np.ndarray:

@@ -1,13 +1,14 @@
 """What each phase did and what binds it: prefill against decode, in the same columns.
 
-A phase's duration is the sum of its ledger, so the phases of a device add up to its span. Counts, tokens and averages
-come from complete steps only. FLOPs and bytes are sums over the kernels whose work is known; below 80 % of the kernel
-time known they are unknown, because a sum that misses a fifth of the time says nothing about the phase.
+A phase's duration is the sum of its ledger, so the phases of a device add up to its span; shares of the peaks leave out
+the time that was not recorded. Counts, tokens and averages come from complete steps only. FLOPs and bytes are sums over
+the kernels whose work is known; below 80 % of the kernel time known they are unknown, because a sum that misses a fifth
+of the time says nothing about the phase.
 
 What binds a phase is where most of its time goes: kernels under the compute roof, kernels under the memory roof,
-waiting for the host, or communication. Two causes within a third of each other are `mixed`. Where the work of most kernels is
-unknown, the tokens per step against the ridge point still decide for decode: a weight matrix is used 2 M / b FLOPs per
-byte with M tokens and b bytes per weight (method: GEMM), far below the ridge when M is small.
+waiting for the host, or communication. Two causes within a third of each other are `mixed`. Where the work of most
+kernels is unknown, the tokens per step against the ridge point still decide for decode: a weight matrix is used 2 M / b
+FLOPs per byte with M tokens and b bytes per weight (method: GEMM), far below the ridge when M is small.
 """
 
 from __future__ import annotations
@@ -83,8 +84,12 @@ def _total(values: pd.Series) -> int | None:
 
 
 def _mean(values: pd.Series) -> float | None:
+    return None if values.isna().any() else _known_mean(values)
+
+
+def _known_mean(values: pd.Series) -> float | None:
     known = values.dropna()
-    return float(known.mean()) if len(known) == len(values) and len(known) else None
+    return float(known.mean()) if len(known) else None
 
 
 def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
@@ -95,10 +100,9 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
     duration = int(entries.sum())
     idle = int(entries[entries.index.str.startswith("idle_")].sum())
     kernels = rows[rows["kind"] == KERNEL]
-    work = _Work(kernels, duration)
     counted = kernels[kernels["step"].isin(steps.index)]
-    spans = (steps["end_ns"] - steps["start_ns"]).to_numpy(np.float64)
-    periods = periods_ns(timeline, steps.index)
+    observed = duration - int(entries.get("idle_artefact", 0))
+    work = _Work(kernels, observed)
     launches = counted.loc[counted["launch"] >= 0, "launch"].nunique()
     start = rows["start_ns"].to_numpy(np.int64)
     busy = intervals.union(start, start + rows["duration_ns"].to_numpy(np.int64)).length
@@ -119,8 +123,8 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         bytes=work.bytes,
         compute_share=work.compute_share,
         bandwidth_share=work.bandwidth_share,
-        step_ns=_percentiles(spans),
-        period_ns_mean=float(periods.mean()) if len(periods) else None,
+        step_ns=_percentiles(steps["duration_ns"].to_numpy(np.float64)),
+        period_ns_mean=_known_mean(steps["period_ns"]),
         kernels_per_step=counted["call"].nunique() / len(steps) if len(steps) else None,
         launches_per_step=launches / len(steps) if len(steps) and launches else None,
         flops_known_share=work.flops_known,
@@ -154,13 +158,6 @@ def _percentiles(values: np.ndarray) -> tuple[float, float, float, float] | None
         return None
     p10, p50, p90, p99 = np.percentile(values, (10, 50, 90, 99))
     return float(p10), float(p50), float(p90), float(p99)
-
-
-def periods_ns(timeline: Timeline, steps: pd.Index) -> np.ndarray:
-    """Start-to-start time from each given step to the step after it on the device; the last step has none."""
-    starts = timeline.steps["start_ns"].to_numpy(np.float64)
-    following = pd.Series(np.append(starts[1:] - starts[:-1], np.nan), index=timeline.steps.index)
-    return following.loc[steps].dropna().to_numpy(np.float64)
 
 
 def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, duration: int, tokens: float | None) -> Bound:

@@ -134,7 +134,7 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     limits = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
-    for device in sorted(activity.table["device"].unique()):
+    for device in sorted(activity.table["device"].unique()) or [_first_device(trace)]:
         rows = (activity.table["device"] == device).to_numpy()
         if activity.on_cpu:
             info = devices.describe_cpu(trace.metadata, limits)
@@ -147,10 +147,17 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     return found.facts, analysed
 
 
+def _first_device(trace: Trace) -> int:
+    """The device to name where a damaged file has lost all device activity."""
+    return trace.metadata.devices[0].id if trace.metadata.devices else 0
+
+
 def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
     """What contradicts the limits: said, because a peak or a work model must then be wrong."""
     beats = sum(device.ledger.beats_peak for device in analysed)
     notes = [Note("kernel_beats_compute_peak", "warning", beats)] if beats else []
+    if not any(len(device.timeline.table) for device in analysed):
+        notes.append(Note("no_device_activity", "error"))
     if any(device.timeline.device.gpu is None and device.timeline.device.kind != "cpu" for device in analysed):
         notes.append(Note("gpu_unknown", "warning", 1))
     artefact = sum(device.ledger.total_ns("idle_artefact") for device in analysed)

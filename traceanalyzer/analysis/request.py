@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis.phases import periods_ns
 from traceanalyzer.analysis.timeline import Timeline
 
 
@@ -43,7 +42,7 @@ def view(timeline: Timeline) -> RequestView | None:
     return RequestView(
         input_tokens=int(first["prefill_tokens"] // sequences) if first is not None and sequences else None,
         output_tokens=len(decode) + 1 if single else None,
-        ttft_ns=float(first["end_ns"] - first["start_ns"]) if first is not None else None,
+        ttft_ns=float(first["duration_ns"]) if first is not None else None,
         tpot_ns_p50=float(np.percentile(periods, 50)) if len(periods) else None,
         tpot_ns_p99=float(np.percentile(periods, 99)) if len(periods) else None,
         decode_over_prefill_flops=_work_ratio(timeline, prefill, decode) if single else None,
@@ -67,7 +66,7 @@ def _decode_periods(timeline: Timeline, decode: pd.DataFrame) -> np.ndarray:
     """Periods of decode steps that another decode step follows: a prefill in between is not a token's time."""
     names = timeline.steps["phase"]
     followed = names.shift(-1).loc[decode.index] == "decode"
-    return periods_ns(timeline, decode.index[followed.to_numpy(bool)])
+    return decode.loc[followed.to_numpy(bool), "period_ns"].dropna().to_numpy(np.float64)
 
 
 def _work_ratio(timeline: Timeline, prefill: pd.DataFrame, decode: pd.DataFrame) -> float | None:

@@ -1,8 +1,9 @@
 """The argument shapes of one recorded op call, parsed once per distinct text.
 
 PyTorch records `Input Dims`, `Input type`, `Concrete Inputs` and `Input Strides` as JSON per op. The reader keeps them
-as interned text, so a layer that runs 10,000 times is parsed once. What can go wrong: a TensorList nests one level deeper
-than a tensor, an undefined tensor and a scalar are both `[]`, and damaged text must read as unknown, never as zero.
+as interned text, so a layer that runs 10,000 times is parsed once. What can go wrong: a TensorList nests one level
+deeper than a tensor, an undefined tensor and a scalar are both `[]`, and damaged text must read as unknown, never as
+zero.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@
     memory_ns f64    bytes over peak bandwidth: the least time the traffic can take (NaN: unknown)
     launch_end_ns    when the launch call returned (MISSING: no launch recorded)
 
+A gap that ends with a kernel launched long before is no idleness: the device ran something that was not recorded (a
+window cut by host time, records lost). Such time is `unrecorded`; durations and periods of steps do not count it.
+
 What could be wrong: the sheet's peak at the sheet's clock bounds both ideal times, so a card that boosts higher can
 beat them; a figure beyond the limit is flagged by whoever prints it, never clipped here.
 """
@@ -21,13 +24,20 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.devices import DeviceInfo
-from traceanalyzer.analysis.intervals import Union, union
+from traceanalyzer.analysis.intervals import Ints, Union, covered, gaps, union
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
+
+UNRECORDED_AFTER_NS = 1_000_000
+"""A queued kernel normally starts within microseconds; beyond a millisecond something unrecorded was running."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """One device of one trace. `steps` are that device's steps in start order, `busy` the union of all activity."""
+    """One device of one trace. `busy` is the union of all activity, `unrecorded` the gaps that are no idleness.
+
+    `steps` are that device's steps in start order, with `duration_ns` (first activity to last, without unrecorded
+    time) and `period_ns` (start to the next step's start, likewise; NaN for the last).
+    """
 
     trace: Trace
     device: DeviceInfo
@@ -35,6 +45,7 @@ class Timeline:
     steps: pd.DataFrame
     busy: Union
     kernel_busy: Union
+    unrecorded: Union
 
     @property
     def start_ns(self) -> int:
@@ -108,4 +119,30 @@ def build(
     start = table["start_ns"].to_numpy(np.int64)
     end = start + table["duration_ns"].to_numpy(np.int64)
     kernel = table["kind"].to_numpy() == KERNEL
-    return Timeline(trace, device, table, steps, union(start, end), union(start[kernel], end[kernel]))
+    busy = union(start, end)
+    unrecorded = _unrecorded(busy, start, launch_end)
+    return Timeline(
+        trace, device, table, _timed(steps, unrecorded), busy, union(start[kernel], end[kernel]), unrecorded
+    )
+
+
+def following(starts: Ints, gap_ends: Ints) -> Ints:
+    """The row of the first activity that ends each gap; `starts` is sorted. Shapes: (n,), (m,) -> (m,)."""
+    return np.searchsorted(starts, gap_ends, side="left")
+
+
+def _unrecorded(busy: Union, start: Ints, launch_end: Ints) -> Union:
+    gap_start, gap_end = gaps(busy)
+    if not len(gap_start):
+        return union(gap_start, gap_end)
+    launched = launch_end[following(start, gap_end)]
+    waited = gap_end - np.maximum(launched, gap_start)
+    cut = (launched != MISSING) & (waited > UNRECORDED_AFTER_NS)
+    return union(gap_start[cut], gap_end[cut])
+
+
+def _timed(steps: pd.DataFrame, unrecorded: Union) -> pd.DataFrame:
+    start, end = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
+    period = np.full(len(steps), np.nan)
+    period[:-1] = start[1:] - start[:-1] - covered(unrecorded, start[:-1], start[1:])
+    return steps.assign(duration_ns=end - start - covered(unrecorded, start, end), period_ns=period)

@@ -148,8 +148,8 @@ def _quality(analysis: Analysis) -> list[doc.QualityNote]:
 def _verdict(analysis: Analysis) -> doc.Verdict:
     facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
     phase, floor = facts.phase, analysis.decode_floor
-    whole = main.timeline.span_ns
-    duration = phase.duration_ns if phase else whole
+    duration = phase.duration_ns if phase else main.timeline.span_ns
+    idle = phase.idle_ns if phase else main.ledger.group_ns("idle")
     rows = main.ledger.table
     if phase:
         rows = rows[rows["phase"] == phase.phase]
@@ -169,7 +169,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             floor_ratio=floor.ratio if floor and decode else None,
             bandwidth_share=phase.bandwidth_share if phase else None,
             compute_share=phase.compute_share if phase else None,
-            idle_share=(phase.idle_ns / duration) if phase and duration else main.ledger.group_ns("idle") / whole,
+            idle_share=idle / duration if duration else None,
             communication_share=share("communication"),
             no_tensor_core_share=share("no_tensor_core"),
             gpu_util=_gpu_util(main),

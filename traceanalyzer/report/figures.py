@@ -55,14 +55,14 @@ def cost(analysis: Analysis) -> doc.Cost | None:
     cost = analysis.cost
     if cost is None:
         return None
-    both = cost.per_1m_input and cost.per_1m_output
+    inward, outward = cost.per_1m_input, cost.per_1m_output
     return doc.Cost(
         price_per_gpu_hour=cost.price.per_gpu_hour,
         currency=cost.price.currency,
         gpus=cost.gpus,
         per_1m_input_tokens=cost.per_1m_input,
         per_1m_output_tokens=cost.per_1m_output,
-        output_over_input=cost.per_1m_output / cost.per_1m_input if both and cost.per_1m_output else None,
+        output_over_input=outward / inward if inward and outward is not None else None,
         idle_share=cost.idle_share,
         assumptions=[strings.assumption(code) for code in cost.assumptions],
     )

@@ -6,9 +6,6 @@ Lists are bounded; what does not fit is counted (steps) or summed into "(rest)" 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.ledger import GROUPS
@@ -26,7 +23,6 @@ def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
     info = device.timeline.device
     seconds, busy = phase.duration_ns / 1e9, phase.busy_ns / 1e9
     tokens = phase.decode_tokens if phase.phase == "decode" else phase.prefill_tokens
-    both = phase.flops is not None and phase.bytes
     return doc.Phase(
         rank=info.rank,
         device=info.device,
@@ -44,7 +40,7 @@ def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
         context_mean=phase.context_mean,
         flops=phase.flops,
         bytes=phase.bytes,
-        arithmetic_intensity=phase.flops / phase.bytes if both and phase.flops is not None else None,
+        arithmetic_intensity=phase.flops / phase.bytes if phase.flops is not None and phase.bytes else None,
         achieved_tflops=phase.flops / busy / 1e12 if phase.flops is not None and busy else None,
         achieved_gbs=phase.bytes / busy / 1e9 if phase.bytes is not None and busy else None,
         compute_share=phase.compute_share,
@@ -81,8 +77,6 @@ def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
     line = device.timeline
     info, origin = line.device, line.start_ns
     busy = line.table.groupby("step")["duration_ns"].sum()
-    starts = line.steps["start_ns"].to_numpy(np.int64)
-    following = np.append(starts[1:] - starts[:-1], -1)
     counts = (
         "tokens", "prefill_tokens", "decode_tokens", "sequences", "prefill_sequences", "decode_sequences",
         "context_sum", "query_context_sum", "padded_tokens",
@@ -94,17 +88,17 @@ def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
             rank=info.rank,
             device=info.device,
             phase=row["phase"],
-            confidence=float(row["confidence"]),
+            confidence=round(float(row["confidence"]), 2),
             evidence=[capped(text) for text in row["evidence"]],
             start_us=(row["start_ns"] - origin) / 1e3,
-            duration_us=(row["end_ns"] - row["start_ns"]) / 1e3,
-            period_us=int(period) / 1e3 if period >= 0 else None,
+            duration_us=row["duration_ns"] / 1e3,
+            period_us=us(row["period_ns"]),
             gpu_busy_us=float(busy.get(index, 0)) / 1e3,
             parent_step=int(row["parent_step"]) if row["parent_step"] >= 0 else None,
             complete=bool(row["complete"]),
             **{name: whole(row[name]) for name in counts},
         )
-        for index, row, period in zip(line.steps.index, rows, following, strict=True)
+        for index, row in zip(line.steps.index, rows, strict=True)
     ]
 
 
@@ -114,13 +108,14 @@ def kernel_rows(devices: Sequence[DeviceAnalysis]) -> list[doc.Kernel]:
         [device.kernels.assign(owner=owner) for owner, device in enumerate(devices)], ignore_index=True
     ).sort_values("duration_ns", ascending=False, kind="stable")
     shown, rest = groups.iloc[:MAX_KERNELS], groups.iloc[MAX_KERNELS:]
-    kernels = [_kernel(devices[row["owner"]], row) for row in shown.to_dict("records")]
-    for (owner, phase), rows in rest.groupby(["owner", "phase"], sort=True):
-        kernels.append(_rest(devices[owner], phase, rows))
+    kernels = [_kernel(devices[row["owner"]], row) for _, row in shown.iterrows()]
+    for owner, device in enumerate(devices):
+        left = rest[rest["owner"] == owner]
+        kernels += [_rest(device, phase, left[left["phase"] == phase]) for phase in sorted(left["phase"].unique())]
     return kernels
 
 
-def _kernel(device: DeviceAnalysis, row: dict[str, Any]) -> doc.Kernel:
+def _kernel(device: DeviceAnalysis, row: pd.Series) -> doc.Kernel:
     info, code = device.timeline.device, int(row["tensor_core"])
     return doc.Kernel(
         name=capped(device.timeline.trace.text(int(row["name"]))),
