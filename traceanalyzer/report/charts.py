@@ -27,6 +27,7 @@ from traceanalyzer.report.text_safety import shorten, visible
 MAX_POINTS = 300
 _WIDTH, _HEIGHT = 760, 380
 _NAME = 80
+_FROM = 0.01  # the slope is drawn at least from a hundredth of the ridge on
 _SVG = "http://www.w3.org/2000/svg"
 _SHAPES = {
     "prefill": "square", "decode": "circle", "mixed": "diamond", "draft": "triangle-up", "encoder": "triangle-down",
@@ -70,6 +71,10 @@ class _Roof:
     tflops: float
     gbs: float
     reached: bool
+
+    def at(self, intensity: float) -> float:
+        """The highest rate, in TFLOP/s, at an arithmetic intensity (Williams, Waterman and Patterson, 2009)."""
+        return min(self.tflops, intensity * self.gbs / 1e3)
 
     @property
     def ridge(self) -> float:
@@ -160,19 +165,18 @@ def _said(point: _Point) -> str:
 def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> alt.LayerChart:
     points = [*phases, *kernels]
     ridges = [roof.ridge for roof in roofs]
-    x = _decades([point.intensity for point in points] + [0.5 * min(ridges), 2 * max(ridges)])
-    y = _decades([point.tflops for point in points] + [roof.tflops for roof in roofs], top=2.0)
+    x = _decades([point.intensity for point in points] + [_FROM * min(ridges), 4 * max(ridges)])
+    lowest = min(roof.at(_FROM * roof.ridge) for roof in roofs)
+    y = _decades([point.tflops for point in points] + [lowest, *(roof.tflops for roof in roofs)], top=2.0)
     x_axis = alt.X("x:Q", title=text("roofline.x"), scale=alt.Scale(type="log", domain=x, nice=False),
                    axis=alt.Axis(values=_powers(x), format="~g", grid=True))  # fmt: skip
     y_axis = alt.Y("y:Q", title=text("roofline.y"), scale=alt.Scale(type="log", domain=y, nice=False),
                    axis=alt.Axis(values=_powers(y), format="~g", grid=True))  # fmt: skip
     layers: list[alt.Chart] = []
     for roof in roofs:
-        line = [{"x": at, "y": min(roof.tflops, at * roof.gbs / 1e3)} for at in (x[0], roof.ridge, x[1])]
-        line = [end for end in line if y[0] <= end["y"]] or line
         dash = [5, 4] if roof.reached else [1, 0]
         start = max(x[0], y[0] * 1e3 / roof.gbs)
-        line[0] = {"x": start, "y": min(roof.tflops, start * roof.gbs / 1e3)}
+        line = [{"x": at, "y": roof.at(at)} for at in (start, roof.ridge, x[1])]
         layers.append(
             alt.Chart(alt.Data(values=line))
             .mark_line(color="var(--ink-soft)", strokeWidth=1.6, strokeDash=dash, aria=False)

@@ -16,12 +16,10 @@ import unicodedata
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_CONTROL_PICTURES = 0x2400
-_DELETE = 0x7F
 
 
 def visible(text: str) -> str:
-    """The same text with invisible characters written out: NUL as its control picture, U+202E by its number."""
+    """The same text with invisible characters written out as their number between angle brackets."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_written_out(character) for character in text)
@@ -40,9 +38,5 @@ def shorten(text: str, limit: int) -> str:
 def _written_out(character: str) -> str:
     if unicodedata.category(character) not in _INVISIBLE:
         return character
-    code = ord(character)
-    if code < 0x20:
-        return chr(_CONTROL_PICTURES + code)
-    if code == _DELETE:
-        return "\N{SYMBOL FOR DELETE}"
-    return f"\N{MATHEMATICAL LEFT DOUBLE ANGLE BRACKET}U+{code:04X}\N{MATHEMATICAL RIGHT DOUBLE ANGLE BRACKET}"
+    number = f"U+{ord(character):04X}"
+    return f"\N{MATHEMATICAL LEFT DOUBLE ANGLE BRACKET}{number}\N{MATHEMATICAL RIGHT DOUBLE ANGLE BRACKET}"
