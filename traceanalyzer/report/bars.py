@@ -1,6 +1,7 @@
 """What the ledger bars and the floor bars draw: positions in percent, colours as group names, and words beside them.
 
-Pure data for the templates. What could be wrong: a segment thinner than a pixel is there but cannot be seen; the table
+Pure data for the templates. Time that was not recorded is in the table but in no bar, for it is neither idle nor
+busy. What could be wrong: a segment thinner than a pixel is there but cannot be seen; the table
 below each drawing has every figure.
 """
 
@@ -16,6 +17,7 @@ from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.summary import Fact, Figure, ordered_phases, share_figure
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
+_NOT_RECORDED = "idle_artefact"
 _SINGLE = ("busy_no_tensor_core", "tensor_core_useful")  # groups of one bucket, which need no second name
 _NAMED_FROM = 0.01  # a bucket at least this large is named beside the bar
 
@@ -69,6 +71,7 @@ class LedgerView:
     """The ledger of the slowest device: bars, and the exact table."""
 
     bars: tuple[LedgerBar, ...]
+    not_recorded: str
     columns: tuple[str, ...]
     table: tuple[LedgerTableRow, ...]
     sums: tuple[str, ...]
@@ -98,12 +101,22 @@ def ledger_view(report: Report) -> LedgerView | None:
     phases += sorted({row.phase for row in ledger} - set(phases))
     by_phase = {phase: [row for row in ledger if row.phase == phase] for phase in phases}
     by_phase = {phase: entries for phase, entries in by_phase.items() if entries}
-    bars = [_bar("ledger-whole", text("ledger.whole"), ledger, total)] if len(by_phase) > 1 else []
-    bars += [_bar(f"ledger-{phase}", strings.phase_label(phase), entries, total) for phase, entries in by_phase.items()]
+    missing = sum(row.us for row in ledger if row.bucket == _NOT_RECORDED)
+    drawn = {phase: [row for row in entries if row.bucket != _NOT_RECORDED] for phase, entries in by_phase.items()}
+    drawn = {phase: entries for phase, entries in drawn.items() if entries}
+    bars = []
+    if len(drawn) > 1:
+        whole = [row for entries in drawn.values() for row in entries]
+        bars.append(_bar("ledger-whole", text("ledger.whole"), whole, total - missing))
+    bars += [
+        _bar(f"ledger-{phase}", strings.phase_label(phase), entries, total - missing)
+        for phase, entries in drawn.items()
+    ]
     table = [_table_row(bucket, by_phase, total) for bucket in _buckets(ledger)]
     sums = [sum(row.us for row in entries) for entries in by_phase.values()]
     return LedgerView(
         bars=tuple(bars),
+        not_recorded=text("ledger.not_recorded", time=fmt.duration(missing)) if missing else "",
         columns=tuple(strings.phase_label(phase) for phase in by_phase),
         table=tuple(table),
         sums=(*(_exact(us) for us in sums), _exact(total), fmt.percent(1.0)),

@@ -13,6 +13,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
@@ -178,7 +179,7 @@ def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> a
         start = max(x[0], y[0] * 1e3 / roof.gbs)
         line = [{"x": at, "y": roof.at(at)} for at in (start, roof.ridge, x[1])]
         layers.append(
-            alt.Chart(alt.Data(values=line))
+            alt.Chart(alt.InlineData(values=line))
             .mark_line(color="var(--ink-soft)", strokeWidth=1.6, strokeDash=dash, aria=False)
             .encode(x=x_axis, y=y_axis)
         )
@@ -186,14 +187,15 @@ def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> a
     layers.append(_points(kernels, x_axis, y_axis, large=False))
     layers.append(_points(phases, x_axis, y_axis, large=True))
     layers.append(
-        alt.Chart(alt.Data(values=[_record(point) for point in phases]))
+        alt.Chart(alt.InlineData(values=[_record(point) for point in phases]))
         .mark_text(align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)", aria=False)
         .encode(x=x_axis, y=y_axis, text="label:N")
     )
-    return alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent").configure(**_CONFIG)
+    chart: alt.LayerChart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent")
+    return chart.configure(**_CONFIG)
 
 
-_CONFIG: dict[str, dict[str, object]] = {
+_CONFIG: dict[str, Any] = {
     "view": {"stroke": None},
     "axis": {
         "gridColor": "var(--line)", "domainColor": "var(--line-strong)", "tickColor": "var(--line-strong)",
@@ -214,11 +216,11 @@ def _roof_labels(roofs: list[_Roof], x: list[float], y: list[float], x_axis: alt
     width, height = math.log10(x[1] / x[0]), math.log10(y[1] / y[0])
     angle = -math.degrees(math.atan2(_HEIGHT / height, _WIDTH / width))
     slope = [{"x": at, "y": at * sheet.gbs / 1e3, "label": text("roofline.bandwidth", rate=fmt.byte_rate(sheet.gbs))}]
-    common = {"fontSize": 12, "color": "var(--ink-soft)", "aria": False}
+    common: dict[str, Any] = {"fontSize": 12, "color": "var(--ink-soft)", "aria": False}
     return [
-        alt.Chart(alt.Data(values=flat)).mark_text(align="right", dy=-8, **common).encode(
+        alt.Chart(alt.InlineData(values=flat)).mark_text(align="right", dy=-8, **common).encode(
             x=x_axis, y=y_axis, text="label:N"),
-        alt.Chart(alt.Data(values=slope)).mark_text(align="center", dy=-10, angle=angle % 360, **common).encode(
+        alt.Chart(alt.InlineData(values=slope)).mark_text(align="center", dy=-10, angle=angle % 360, **common).encode(
             x=x_axis, y=y_axis, text="label:N"),
     ]  # fmt: skip
 
@@ -230,7 +232,7 @@ def _points(points: list[_Point], x_axis: alt.X, y_axis: alt.Y, large: bool) -> 
     colours = alt.Scale(domain=present, range=[f"var(--phase-{name})" for name in present])
     shapes = alt.Scale(domain=present, range=[_SHAPES[name] for name in present])
     return (
-        alt.Chart(alt.Data(values=values))
+        alt.Chart(alt.InlineData(values=values))
         .mark_point(
             filled=True, opacity=1.0 if large else 0.55, stroke="var(--surface)", strokeWidth=2 if large else 0.6
         )

@@ -62,7 +62,8 @@ def work(flops: float | None) -> str:
     """Floating-point operations: "8.22 TFLOP", "16.1 GFLOP"."""
     if flops is None or not math.isfinite(flops):
         return UNKNOWN
-    return _scaled(flops, ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP")))
+    units = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1.0, "FLOP"))
+    return _scaled(flops, units)
 
 
 def flop_rate(tflops: float | None) -> str:

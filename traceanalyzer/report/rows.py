@@ -78,9 +78,10 @@ def _span_shares(report: Report, device: Device | None) -> dict[str, float]:
         if span.tensor_core_idle_us_min is not None and span.tensor_core_idle_us_max is not None:
             band = span.tensor_core_idle_us_max - span.tensor_core_idle_us_min
             shares["span.tensor_core_unknown_share"] = max(0.0, band) / base
-    known = [phase for phase in phases_of(report, device) if phase.bandwidth_share is not None]
-    if known:
-        shares["span.bandwidth_share"] = sum((row.bandwidth_share or 0.0) * row.duration_us for row in known) / base
+    known = [phase for phase in phases_of(report, device) if phase.bytes is not None]
+    if known and device and device.bandwidth_gbs:
+        bytes_per_us = sum(phase.bytes or 0.0 for phase in known) / base
+        shares["span.bandwidth_share"] = bytes_per_us / (1e3 * device.bandwidth_gbs)
         busy = sum(phase.gpu_busy_us for phase in phases_of(report, device))
         counted = sum((phase.bytes_known_share or 0.0) * phase.gpu_busy_us for phase in known)
         if busy > 0:

@@ -146,6 +146,7 @@ TEXT: Mapping[str, str] = {
     "ledger.none": "The trace holds no time to account for.",
     "ledger.unknown_note": "Time of tensor-core kernels whose work is not known stands under waiting, not known: it "
     "may be useful.",
+    "ledger.not_recorded": "{time} of the span were not recorded; they are in the table, but in no bar.",
     "ledger.row": "{group}, {bucket}",
     "ledger.segment": "{group}, {bucket}: {time}, {share}",
     # steps
