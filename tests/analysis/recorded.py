@@ -18,7 +18,7 @@ GPU = DeviceProperties(0, "NVIDIA H100 80GB HBM3", 85_000_000_000, 9, 0, 132, 32
 
 @dataclass
 class Recording:
-    """Ops as (name, start, end), launches as (name, time, correlation), kernels as (name, start, duration, correlation).
+    """Ops (name, start, end), launches (name, time, correlation), kernels (name, start, duration, correlation).
 
     Everything else has a default that a keyword overrides. Rows keep the order in which they were added, so ops are to
     be added in order of thread and start, outer ones first.

@@ -157,7 +157,7 @@ def test_a_gpu_run_without_its_records_is_no_cpu_run(evidence: str) -> None:
         recording.launch("cudaLaunchKernel", 10, 1)
     if evidence == "op":
         recording.op("nccl:all_reduce", 100, 120)
-    with pytest.raises(UnsupportedTraceError, match="recorded.json is a GPU run without its GPU records") as error:
+    with pytest.raises(UnsupportedTraceError, match=r"recorded\.json is a GPU run without its GPU records") as error:
         build(recording.trace())
     assert "\n" not in str(error.value)
 

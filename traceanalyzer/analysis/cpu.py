@@ -38,13 +38,12 @@ _COMPUTES = ("gemm", "gemv", "attention", "norm", "softmax", "reduce", "elementw
 def kernel_ops(trace: Trace) -> Bools:
     """Which rows of `Trace.ops` are the CPU's kernels."""
     ops = trace.ops
-    name = ops["name"].to_numpy(np.int64)
     parent = ops["parent"].to_numpy(np.int64)
-    found = {int(code): op_models.find(trace.text(int(code))) for code in np.unique(name)}
-    roles = sorted({model.role for model in found.values() if model})
-    role_of = {code: roles.index(model.role) for code, model in found.items() if model}
-    role = np.array([role_of.get(int(code), MISSING) for code in name], np.int64)
-    composite = np.array([bool((m := found[int(code)]) and m.composite) for code in name], np.bool_)
+    codes, number_of = np.unique(ops["name"].to_numpy(np.int64), return_inverse=True)
+    found = [op_models.find(trace.text(int(code))) for code in codes]
+    roles = sorted({model.role for model in found if model})
+    role = np.array([roles.index(model.role) if model else MISSING for model in found], np.int64)[number_of]
+    composite = np.array([model is not None and model.composite for model in found], np.bool_)[number_of]
     candidate = role >= 0
     for number in range(len(roles)):
         candidate &= ~(composite & (role == number) & _has_below(parent, role == number))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +68,19 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
     for column in ("category", "role"):
         named = np.array([getattr(w, column) for w in models] + ["other"], object)[done]
         replace = main & (frame["category"].isin(_NEUTRAL).to_numpy() | activity.on_cpu)
-        out[column] = np.where(replace, named, frame[column].to_numpy(object))
+        out[column] = _objects(np.where(replace, named, frame[column].to_numpy(object)))
     _untyped(trace, table, models, done, share, out)
     _transfers(trace, table, out)
-    out["tensor_core"], out["dtype"] = _units(frame, out, activity.on_cpu)
+    unit, dtype = _units(frame, out, activity.on_cpu)
+    out["tensor_core"], out["dtype"] = unit, _objects(dtype)
     known = out["bytes"].notna() | (out["flops"].notna() & (table["kind"] == KERNEL))
-    out["source"] = np.where(known, "shapes", "none").astype(object)
-    return out
+    out["source"] = _objects(np.where(known, "shapes", "none"))
+    return out.drop(columns="op_dtype")
+
+
+def _objects(values: npt.NDArray[Any]) -> pd.Series:
+    """A column of plain objects: pandas 3 would make a string column of it, and NaN of None."""
+    return pd.Series(values, dtype=object)
 
 
 def _models(trace: Trace, activity: Activity) -> tuple[Ints, list[OpWork]]:
@@ -164,7 +171,7 @@ def _columns(models: list[OpWork], done: Ints, share: Floats) -> pd.DataFrame:
     for name in INTEGERS:
         numbers = [getattr(w, name) for w in models]
         out[name] = np.array([MISSING if v is None else v for v in numbers] + [MISSING], np.int64)[done]
-    out["op_dtype"] = np.array([w.dtype for w in models] + [None], object)[done]
+    out["op_dtype"] = _objects(np.array([w.dtype for w in models] + [None], object)[done])
     out["estimated"] = np.array([w.estimated for w in models] + [False], np.bool_)[done]
     return out
 
@@ -210,7 +217,6 @@ def _transfers(trace: Trace, table: pd.DataFrame, out: pd.DataFrame) -> None:
 def _units(frame: pd.DataFrame, out: pd.DataFrame, on_cpu: bool) -> tuple[npt.NDArray[np.int8], Objects]:
     """Whether each row ran on tensor cores (1, 0, -1) and its compute dtype: the op's first, then the kernel's."""
     by_op, by_name = out["op_dtype"].to_numpy(object), frame["dtype"].to_numpy(object)
-    del out["op_dtype"]
     dtype = np.where(pd.notna(by_op), by_op, by_name)
     dtype[pd.isna(dtype)] = None
     dtype[(dtype == "fp32") & (by_name == "tf32")] = "tf32"
