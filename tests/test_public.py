@@ -18,7 +18,7 @@ SAMPLE = Path(__file__).resolve().parent.parent / "samples" / "tiny-llama-cpu-ba
 
 
 def test_exported_members() -> None:
-    public = {name for name, value in vars(traceanalyzer).items() if not name.startswith("_") and callable(value)}
+    public = {name for name, value in vars(traceanalyzer).items() if inspect.isfunction(value) and name[0] != "_"}
     assert public | {"__version__"} == set(traceanalyzer.__all__)
     for name in traceanalyzer.__all__:
         assert name == "__version__" or inspect.getdoc(getattr(traceanalyzer, name))

@@ -26,7 +26,7 @@ def test_planted_tokens_stay_in_the_trace(tmp_path: Path, capsys: pytest.Capture
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
             event["args"] |= {"token": PLANTED[2], "Call stack": f"run.py --key {PLANTED[3]}"}
-        elif "name" in event["args"]:
+        elif "name" in event.get("args", {}):
             event["args"]["name"] += " " + PLANTED[3]
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(trace))

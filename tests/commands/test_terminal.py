@@ -66,13 +66,15 @@ def test_an_error_follows_a_cleared_line(tmp_path: Path) -> None:
 
 
 def test_quiet_is_quiet(tmp_path: Path) -> None:
-    assert on_terminal("report", str(SAMPLE), "-q", cwd=tmp_path) == (0, "")
+    assert on_terminal("report", str(SAMPLE), "-q", "--markdown", "x.md", cwd=tmp_path) == (0, "")
 
 
 def test_a_terminal_of_another_alphabet_is_no_error(tmp_path: Path) -> None:
-    code, text = on_terminal("report", str(SAMPLE), cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    arguments = ("report", str(SAMPLE), "--markdown", "x.md")
+    code, text = on_terminal(*arguments, cwd=tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert code == 0
     assert text.isascii()
+    assert "decode" in text.lower()
 
 
 def test_progress_is_silent_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,8 @@ def report(
     Without -o, --json and --markdown the page is written to the current folder and a summary is printed; with any of
     them only what is asked for is made.
     """
+    if any("\0" in path for path in paths):
+        raise InputError("a path cannot hold a NUL character")
     settings = _Settings(
         gpu=_known_gpu(gpu),
         peaks_tflops=values.peaks(peak_tflops or ()),
@@ -178,7 +180,7 @@ def _starts_as_page(path: Path) -> bool:
             return False
         with path.open("rb") as stream:
             start = stream.read(256)
-    except (OSError, ValueError):  # the reader says what is wrong with it
+    except OSError:  # the reader says what is wrong with it
         return False
     return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
