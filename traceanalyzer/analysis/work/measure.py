@@ -92,8 +92,8 @@ def _models(trace: Trace, activity: Activity) -> tuple[Ints, list[OpWork]]:
         usable &= kernel_ops(trace)[op]
     rows = np.flatnonzero(usable)
     calls = trace.ops.iloc[op[rows]][["name", "dims", "types", "concrete", "strides"]]
-    codes, unique = pd.factorize(pd.MultiIndex.from_frame(calls))
-    works = [_evaluate(trace, [int(c) for c in key]) for key in unique]
+    codes = calls.groupby(list(calls.columns), sort=False).ngroup().to_numpy(np.int64)
+    works = [_evaluate(trace, key) for key in calls.drop_duplicates().to_numpy(np.int64).tolist()]
     kept = [w for w in works if w is not None]
     number = np.full(len(works) + 1, MISSING, np.int64)
     number[[i for i, w in enumerate(works) if w is not None]] = np.arange(len(kept))
