@@ -121,7 +121,8 @@ def test_device_times_agree_with_the_oracle_to_the_nanosecond(traces: Path, orac
         assert {str(device) for device in kernels["device"].unique()} == set(by_device), name
         for device, truth in by_device.items():
             rows = kernels[kernels["device"] == int(device)]
-            intervals = [(s, s + d) for s, d in zip(rows["start_ns"].tolist(), rows["duration_ns"].tolist())]
+            starts, durations = rows["start_ns"].tolist(), rows["duration_ns"].tolist()
+            intervals = [(s, s + d) for s, d in zip(starts, durations, strict=True)]
             kinds = rows["kind"].tolist()
             alone = [interval for interval, kind in zip(intervals, kinds, strict=True) if kind == 0]
             span = max(end for _, end in intervals) - min(start for start, _ in intervals)

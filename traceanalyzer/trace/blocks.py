@@ -129,7 +129,7 @@ class EventBlocks:
         while True:
             begin = max(0, len(self._buffer) - window)
             if last := next(iter(deque(BOUNDARY.finditer(self._buffer, begin), maxlen=1)), None):
-                return self._buffer[: last.start() + 1], self._buffer[last.end() :], False
+                return self._buffer[: last.start() + 1], self._buffer[last.start() + 1 :], False
             if begin == 0:
                 return (self._buffer.rstrip(_FILLER), b"", True) if self._exhausted else (None, b"", False)
             window *= 16

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.trace import notes
+from traceanalyzer.trace.codes import ThreadKey, renumber
 from traceanalyzer.trace.columns import Array, Chunk, Columns
 from traceanalyzer.trace.nesting import parents
 from traceanalyzer.trace.numbers import Bools, Ints
@@ -44,10 +46,20 @@ _STEP_NAMES = ("ProfilerStep#", "ta.step[")
 _REFERENCES = ("kernels", "ops", "launches", "annotations")
 
 
-def finish(columns: Columns, book: notes.NoteBook) -> dict[str, pd.DataFrame]:
-    """The six tables of a trace, by name; consumes the chunks of `columns`."""
+@dataclass(frozen=True)
+class Finished:
+    """The six tables of a trace by name, and what their codes stand for."""
+
+    tables: dict[str, pd.DataFrame]
+    strings: tuple[str, ...]
+    threads: tuple[ThreadKey, ...]
+
+
+def finish(columns: Columns, book: notes.NoteBook) -> Finished:
+    """The tables of a trace; consumes the chunks of `columns`."""
     tables = {name: _joined(name, columns.chunks.pop(name)) for name in _SCHEMAS}
-    _move_steps(tables, columns)
+    strings, threads = renumber(tables, columns.strings, columns.threads)
+    _move_steps(tables, strings)
     _drop_impossible(tables, book)
     for name, table in tables.items():
         _sort(name, table)
@@ -59,11 +71,12 @@ def finish(columns: Columns, book: notes.NoteBook) -> dict[str, pd.DataFrame]:
         ops["thread"], ops["start_ns"], ops["start_ns"] + ops["duration_ns"], slack_ns=1000 if whole else 0
     )
     _check_kernels(tables["kernels"], tables["launches"], book)
-    return {name: _frame(tables.pop(name), schema) for name, schema in _SCHEMAS.items()}
+    frames = {name: _frame(tables.pop(name), schema) for name, schema in _SCHEMAS.items()}
+    return Finished(frames, strings, threads)
 
 
 def _frame(table: Chunk, schema: Mapping[str, type]) -> pd.DataFrame:
-    columns = {column: table.pop(column).astype(kind, copy=False) for column, kind in schema.items()}
+    columns: Chunk = {column: table.pop(column).astype(kind, copy=False) for column, kind in schema.items()}
     return pd.DataFrame(columns, copy=False)
 
 
@@ -82,10 +95,10 @@ def _select(table: Chunk, rows: Array) -> Chunk:
     return {column: values[rows] for column, values in table.items()}
 
 
-def _move_steps(tables: dict[str, Chunk], columns: Columns) -> None:
+def _move_steps(tables: dict[str, Chunk], strings: tuple[str, ...]) -> None:
     """Step marks that an old schema writes as ordinary operators become annotations."""
     ops, annotations = tables["ops"], tables["annotations"]
-    codes = [code for text, code in columns.strings.items() if text.startswith(_STEP_NAMES)]
+    codes = [code for code, text in enumerate(strings) if text.startswith(_STEP_NAMES)]
     steps = np.isin(ops["name"], codes)
     if not steps.any():
         return

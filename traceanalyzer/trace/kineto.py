@@ -8,14 +8,13 @@ tenths of many files, are counted but never decoded. What could be wrong: see `b
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pandas as pd
-
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.blocks import BLOCK_BYTES, EventBlocks
+from traceanalyzer.trace.codes import ThreadKey
 from traceanalyzer.trace.columns import Columns
 from traceanalyzer.trace.events import CATEGORIES
 from traceanalyzer.trace.finish import finish
@@ -54,20 +53,17 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
     tail_values, tail_keys = top_level(blocks.footer, depth=1)
     values |= tail_values
     _refuse_foreign(source.name, columns, keys | tail_keys)
-    tables = finish(columns, book)
+    finished = finish(columns, book)
+    tables = finished.tables
     first = min((int(table["start_ns"].min()) for table in tables.values() if len(table)), default=None)
     return Trace(
         source=Source(source.name, digest, source.format, source.bytes, columns.events),
-        strings=tuple(columns.strings),
-        threads=tuple(_labels(columns)),
+        strings=finished.strings,
+        threads=tuple(_label(key, columns.thread_names.get(key, "")) for key in finished.threads),
         metadata=read_metadata(values, first, book),
         quality=book.notes(),
-        **_frames(tables),
+        **tables,
     )
-
-
-def _frames(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    return {name: tables[name] for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")}
 
 
 @contextmanager
@@ -96,7 +92,5 @@ def _refuse_foreign(name: str, columns: Columns, keys: Iterable[str]) -> None:
         raise foreign_events(name, unknown)
 
 
-def _labels(columns: Columns) -> Iterator[str]:
-    for pid, tid in columns.threads:
-        name = columns.thread_names.get((pid, tid), "")
-        yield f"{pid}/{tid} {name}".rstrip()
+def _label(key: ThreadKey, name: str) -> str:
+    return f"{key[0]}/{key[1]} {name}".rstrip()

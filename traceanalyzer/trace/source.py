@@ -28,6 +28,7 @@ _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _DAMAGE = (cast("type[Exception]", igzip_lib.IsalError), zstandard.ZstdError)  # its stub declares an instance
 _FORMATS = {_GZIP: "kineto-json.gz", _ZSTD: "kineto-json.zst"}
+_JSON_STARTS = (b"{", b"[", b" ", b"\t", b"\r", b"\n")
 _BOMS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -186,9 +187,9 @@ def _encoding(head: bytes) -> tuple[str, int]:
     for bom, encoding in _BOMS:
         if head.startswith(bom):
             return encoding, len(bom) if encoding == "utf-8" else 0
-    if head[:1] in (b"{", b"[") and head[1:2] == b"\0":
+    if head[:1] in _JSON_STARTS and head[1:2] == b"\0":
         return ("utf-32-le" if head[1:4] == b"\0\0\0" else "utf-16-le"), 0
-    if head[:1] == b"\0" and head[1:2] in (b"{", b"["):
+    if head[:1] == b"\0" and head[1:2] in _JSON_STARTS:
         return "utf-16-be", 0
     return "utf-8", 0
 
