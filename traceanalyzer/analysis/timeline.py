@@ -81,12 +81,14 @@ def _phases(step: pd.Series, steps: pd.DataFrame) -> list[str]:
 
 def ideal_times(table: pd.DataFrame, device: DeviceInfo) -> tuple[np.ndarray, np.ndarray]:
     """Least compute and memory time of every row, in nanoseconds: F / peak and Q / bandwidth (method: roofline)."""
-    keys = pd.MultiIndex.from_arrays([table["dtype"].fillna("").astype(str), table["tensor_core"].to_numpy()])
-    codes, unique = pd.factorize(keys)
-    peaks = np.array([device.peak_tflops(d or None, int(t) == 1) or np.nan for d, t in unique], np.float64)
+    peaks = np.full(len(table), np.nan)
+    on_tensor_cores = table["tensor_core"].to_numpy() == 1
+    for dtype in table["dtype"].dropna().unique():
+        for unit in (True, False):
+            rows = (table["dtype"] == dtype).to_numpy() & (on_tensor_cores == unit)
+            peaks[rows] = device.peak_tflops(str(dtype), unit) or np.nan
     flops = table["flops"].to_numpy(np.float64)
-    with np.errstate(invalid="ignore"):
-        compute = np.where(flops == 0.0, 0.0, flops / peaks[codes] / 1e3)
+    compute = np.where(flops == 0.0, 0.0, flops / peaks / 1e3)
     bandwidth = device.bandwidth_gbs or np.nan
     return compute, table["bytes"].to_numpy(np.float64) / bandwidth
 

@@ -8,363 +8,77 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from traceanalyzer.report.sections import (
+    Bound,
+    Cost,
+    DecodeFloor,
+    Device,
+    DeviceKind,
+    Finding,
+    Kernel,
+    KernelBound,
+    LedgerRow,
+    Memory,
+    ModelInfo,
+    Options,
+    Percentiles,
+    Phase,
+    PhaseName,
+    PrefillIdeal,
+    Profiling,
+    QualityNote,
+    Request,
+    Run,
+    Section,
+    Sensitivity,
+    Service,
+    Span,
+    Step,
+    Tool,
+    TraceInfo,
+    Verdict,
+    Workload,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Bound",
+    "Cost",
+    "DecodeFloor",
+    "Device",
+    "DeviceKind",
+    "Finding",
+    "Kernel",
+    "KernelBound",
+    "LedgerRow",
+    "Memory",
+    "ModelInfo",
+    "Options",
+    "Percentiles",
+    "Phase",
+    "PhaseName",
+    "PrefillIdeal",
+    "Profiling",
+    "QualityNote",
+    "Report",
+    "Request",
+    "Run",
+    "Sensitivity",
+    "Service",
+    "Span",
+    "Step",
+    "Tool",
+    "TraceInfo",
+    "Verdict",
+    "Workload",
+    "with_id",
+]
 
 SCHEMA_VERSION = 1
 
-Bound = Literal["memory", "compute", "host", "communication", "mixed", "unknown"]
-KernelBound = Literal["memory", "compute", "latency", "unknown"]
-PhaseName = Literal["prefill", "decode", "mixed", "draft", "encoder", "capture", "warmup", "other"]
-Workload = Literal["generation", "prefill_only", "training", "capture", "unknown"]
-DeviceKind = Literal["cuda", "rocm", "cpu"]
-Share = Annotated[float, Field(ge=0.0)]
 
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Tool(_Model):
-    """What made the report."""
-
-    name: str
-    version: str
-
-
-class Options(_Model):
-    """What the user asked for; file names are base names, so that the same input gives the same bytes."""
-
-    gpu: str | None = None
-    model: str | None = None
-    price_per_gpu_hour: float | None = None
-    currency: str | None = None
-    peaks_tflops: dict[str, float] = {}
-    bandwidth_gbs: float | None = None
-
-
-class ModelInfo(_Model):
-    """The model that ran, as far as it is known; `source` says from where."""
-
-    name: str | None = None
-    fingerprint: str | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    ffn: int | None = None
-    vocab: int | None = None
-    experts: int | None = None
-    experts_per_token: int | None = None
-    parameters: int | None = None
-    dtype: str | None = None
-    kv_dtype: str | None = None
-    quantization: str | None = None
-    source: str | None = None
-
-
-class Run(_Model):
-    """What ran."""
-
-    workload: Workload
-    engine: str | None
-    engine_version: str | None
-    parallel: dict[str, int]
-    graph_mode: str | None  # "eager", "full", "piecewise", "mixed"
-    labels: dict[str, str]
-    sample_weight: float | None
-    model: ModelInfo | None
-
-
-class TraceInfo(_Model):
-    """One input file."""
-
-    name: str
-    sha256: str
-    format: str
-    bytes: int
-    events: int
-    kernels: int
-    rank: int | None
-    world_size: int | None
-    recorded_at: str | None  # ISO 8601, UTC
-    host_hash: str | None
-    producer: dict[str, str]
-    collector: dict[str, object] | None
-
-
-class Device(_Model):
-    """One device of one rank, with the peaks its figures are measured against."""
-
-    rank: int | None
-    device: int
-    kind: DeviceKind
-    gpu_id: str | None
-    name: str | None
-    identified_by: str | None
-    span_us: float
-    busy_us: float
-    kernel_us: float
-    peaks_tflops: dict[str, float]
-    achievable_tflops: dict[str, float]
-    bandwidth_gbs: float | None
-    achievable_gbs: float | None
-    memory_bytes: int | None
-    ridge_flop_per_byte: dict[str, float]
-    has_tensor_cores: bool | None
-
-
-class QualityNote(_Model):
-    """One thing lost, repaired or inconsistent in the data."""
-
-    code: str
-    severity: Literal["info", "warning", "error"]
-    message: str
-    count: int
-
-
-class Verdict(_Model):
-    """The answer in a sentence, and what does not help."""
-
-    headline: str
-    bound: Bound
-    confidence: float | None
-    ruled_out: list[str]
-
-
-class Span(_Model):
-    """The analysed span of the slowest device. Unknown tensor-core time is a band: idle is a range."""
-
-    duration_us: float
-    gpu_busy_us: float
-    gpu_util: float | None
-    tensor_core_useful_us: float | None
-    tensor_core_idle_us_min: float | None
-    tensor_core_idle_us_max: float | None
-    sm_fill: float | None
-
-
-class Profiling(_Model):
-    """What the recording itself cost."""
-
-    step_us: float | None
-    unprofiled_step_us: float | None
-    overhead_share: float | None
-
-
-class Service(_Model):
-    """The serving engine's own metrics."""
-
-    running: float | None
-    waiting: float | None
-    kv_used_share: float | None
-    preemptions_per_s: float | None
-    source: str
-
-
-class Percentiles(_Model):
-    """Percentiles over complete steps, in microseconds."""
-
-    p10: float
-    p50: float
-    p90: float
-    p99: float
-
-
-class Phase(_Model):
-    """One phase on one device. `duration_us` is the sum of that phase's ledger."""
-
-    rank: int | None
-    device: int
-    phase: PhaseName
-    bound: Bound
-    steps: int
-    duration_us: float
-    gpu_busy_us: float
-    time_share: Share
-    prefill_tokens: int | None
-    decode_tokens: int | None
-    output_tokens: int | None
-    padded_tokens: int | None
-    sequences_mean: float | None
-    context_mean: float | None
-    flops: float | None
-    bytes: float | None
-    arithmetic_intensity: float | None
-    achieved_tflops: float | None
-    achieved_gbs: float | None
-    compute_share: float | None
-    bandwidth_share: float | None
-    step_us: Percentiles | None
-    period_us_mean: float | None
-    us_per_output_token: float | None
-    tokens_per_s: float | None
-    kernels_per_step: float | None
-    launches_per_step: float | None
-    flops_known_share: float | None
-    bytes_known_share: float | None
-
-
-class Request(_Model):
-    """What one request sees."""
-
-    input_tokens: int | None
-    output_tokens: int | None
-    ttft_us: float | None
-    tpot_us_p50: float | None
-    tpot_us_p99: float | None
-    decode_step_flops_over_prefill_flops: float | None
-    source: str
-
-
-class LedgerRow(_Model):
-    """Time of one bucket in one phase of one device. Sums to `Device.span_us` per device."""
-
-    rank: int | None
-    device: int
-    phase: PhaseName
-    group: str
-    bucket: str
-    us: float
-
-
-class Step(_Model):
-    """One forward pass."""
-
-    index: int
-    rank: int | None
-    device: int
-    phase: PhaseName
-    confidence: float
-    evidence: list[str]
-    start_us: float
-    duration_us: float
-    period_us: float | None
-    gpu_busy_us: float
-    tokens: int | None
-    prefill_tokens: int | None
-    decode_tokens: int | None
-    sequences: int | None
-    prefill_sequences: int | None
-    decode_sequences: int | None
-    context_sum: int | None
-    query_context_sum: int | None
-    padded_tokens: int | None
-    parent_step: int | None
-    complete: bool
-
-
-class Kernel(_Model):
-    """One kernel name in one phase on one device, or the "(rest)" row of a phase."""
-
-    name: str
-    category: str
-    role: str | None
-    tensor_core: bool | None
-    dtype: str | None
-    rank: int | None
-    device: int
-    phase: PhaseName
-    count: int
-    total_us: float
-    flops: float | None
-    bytes: float | None
-    arithmetic_intensity: float | None
-    achieved_tflops: float | None
-    achieved_gbs: float | None
-    grid_fill: float | None
-    bound: KernelBound
-    work_source: str
-    wasted_us: float | None
-
-
-class DecodeFloor(_Model):
-    """The least time a decode step can take: weight and KV bytes over bandwidth."""
-
-    weight_bytes_held: float | None
-    weight_bytes_read: float | None
-    kv_bytes: float | None
-    floor_us: float | None
-    floor_achievable_us: float | None
-    measured_us: float
-    ratio: float | None
-    mbu: float | None
-    mbu_busy: float | None
-    us_per_1k_context_ideal: float | None
-    us_per_1k_context_measured: float | None
-    source: str
-    confidence: float
-    assumptions: list[str]
-
-
-class PrefillIdeal(_Model):
-    """The least time the measured prefill can take: its FLOPs over the peak."""
-
-    flops: float | None
-    ideal_us: float | None
-    measured_us: float
-    ratio: float | None
-    mfu: float | None
-    source: str
-    confidence: float
-    assumptions: list[str]
-
-
-class Memory(_Model):
-    """How the device memory is used, and how many sequences fit."""
-
-    total_bytes: int | None
-    weight_bytes: float | None
-    kv_bytes_per_token: float | None
-    kv_reserved_bytes: float | None
-    kv_used_bytes: float | None
-    free_bytes: float | None
-    max_sequences: int | None
-    source: str
-    confidence: float
-    assumptions: list[str]
-
-
-class Sensitivity(_Model):
-    """Share of a decode step saved by one change."""
-
-    compute_2x: float | None
-    bandwidth_2x: float | None
-    launches_free: float | None
-    weights_half: float | None
-    kv_half: float | None
-
-
-class Cost(_Model):
-    """What a token costs, input and output apart."""
-
-    price_per_gpu_hour: float
-    currency: str
-    gpus: int
-    per_1m_input_tokens: float | None
-    per_1m_output_tokens: float | None
-    output_over_input: float | None
-    idle_share: float | None
-    assumptions: list[str]
-
-
-class Finding(_Model):
-    """One rule's answer."""
-
-    id: str
-    title: str
-    status: Literal["found", "passed", "not_applicable", "error"]
-    phase: PhaseName | None
-    saving_us_per_step: float | None
-    saving_share: float | None
-    confidence: float | None
-    evidence: list[str]
-    action: str | None
-
-
-class Report(_Model):
+class Report(Section):
     """Everything one run's analysis says. `report_id` is the SHA-256 of the canonical JSON without it."""
 
     schema_version: int
