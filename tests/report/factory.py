@@ -57,7 +57,9 @@ def kernel(name: str, phase: str, count: int, total_us: float, **changes: Any) -
     return doc.Kernel(**{**values, **changes})
 
 
-def worked(name: str, phase: str, count: int, total_us: float, flops: float, moved: float, **changes: Any) -> doc.Kernel:
+def worked(
+    name: str, phase: str, count: int, total_us: float, flops: float, moved: float, **changes: Any
+) -> doc.Kernel:
     """A kernel with known work on the A100."""
     ideal = max(flops / 312e12, moved / 2039e9) * 1e6
     values: dict[str, Any] = {
@@ -109,7 +111,7 @@ def report(**changes: Any) -> doc.Report:
                          tensor_core_idle_us_min=None, tensor_core_idle_us_max=None, sm_fill=None),
         "steps_omitted": 0,
     }  # fmt: skip
-    values |= dict.fromkeys(("phases", "ledger", "steps", "kernels", "findings"), [])
+    values |= {key: [] for key in ("phases", "ledger", "steps", "kernels", "findings")}
     values |= dict.fromkeys(
         ("profiling", "service", "request", "decode_floor", "prefill_ideal", "memory", "sensitivity", "cost")
     )
@@ -260,9 +262,11 @@ def cpu_sample(**changes: Any) -> doc.Report:
     device = A100.model_copy(update={
         "kind": "cpu", "gpu_id": None, "name": None, "identified_by": None, "span_us": 96_000.0, "busy_us": 31_000.0,
         "kernel_us": 31_000.0, "peaks_tflops": {}, "achievable_tflops": {}, "bandwidth_gbs": None,
-        "achievable_gbs": None, "memory_bytes": None, "ridge_flop_per_byte": {}, "has_tensor_cores": False})  # fmt: skip
+        "achievable_gbs": None, "memory_bytes": None, "ridge_flop_per_byte": {}, "has_tensor_cores": False,
+    })  # fmt: skip
     rows = {"prefill": {"idle_unknown": 4_000.0, "no_tensor_core": 8_000.0},
-            "decode": {"idle_unknown": 58_000.0, "no_tensor_core": 23_000.0}, "other": {"idle_unknown": 3_000.0}}  # fmt: skip
+            "decode": {"idle_unknown": 58_000.0, "no_tensor_core": 23_000.0},
+            "other": {"idle_unknown": 3_000.0}}  # fmt: skip
     common: dict[str, Any] = {"flops_known_share": 1.0, "bytes_known_share": 1.0, "bound": "unknown"}
     prefill = phase("prefill", steps=1, duration_us=12_000.0, gpu_busy_us=8_000.0, time_share=0.125, prefill_tokens=24,
                     flops=2.9e9, bytes=8.2e7, arithmetic_intensity=35.4, achieved_tflops=0.24, achieved_gbs=6.8,
@@ -326,7 +330,8 @@ def hostile() -> doc.Report:
         steps=[step(i, "decode", 100.0 * i, 90.0, evidence=[name[:500]]) for i, name in enumerate(names)],
         kernels=kernels,
         ledger=[*base.ledger, doc.LedgerRow(rank=0, device=0, phase="other", group=bad, bucket=names[1], us=5.0)],
-        decode_floor=base.decode_floor and base.decode_floor.model_copy(update={"source": bad, "assumptions": names[:9]}),
+        decode_floor=base.decode_floor
+        and base.decode_floor.model_copy(update={"source": bad, "assumptions": names[:9]}),
         service=doc.Service(running=3.0, waiting=None, kv_used_share=0.4, preemptions_per_s=0.0, source=bad),
         cost=base.cost and base.cost.model_copy(update={"currency": bad}),
         findings=[doc.Finding(id=bad, title=names[1], status="found", phase="decode", saving_us_per_step=12.0,

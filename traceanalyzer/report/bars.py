@@ -99,7 +99,7 @@ def ledger_view(report: Report) -> LedgerView | None:
         return None
     phases = [row.phase for row in ordered_phases(report, device)]
     phases += sorted({row.phase for row in ledger} - set(phases))
-    by_phase = {phase: [row for row in ledger if row.phase == phase] for phase in phases}
+    by_phase: dict[str, list[LedgerRow]] = {phase: [row for row in ledger if row.phase == phase] for phase in phases}
     by_phase = {phase: entries for phase, entries in by_phase.items() if entries}
     missing = sum(row.us for row in ledger if row.bucket == _NOT_RECORDED)
     drawn = {phase: [row for row in entries if row.bucket != _NOT_RECORDED] for phase, entries in by_phase.items()}

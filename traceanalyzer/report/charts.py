@@ -99,7 +99,7 @@ def roofline(report: Report) -> Roofline:
         omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))
     present = [name for name in PHASE_ORDER if any(point.phase == name for point in [*phases, *shown])]
     description = text("roofline.alt", device=visible(device_name(device)), points="; ".join(map(_said, phases)))
-    svg = _finished(_chart(roofs, phases, shown).to_dict(), description)
+    svg = _finished(_chart(roofs, phases, shown), description)
     return Roofline(svg, "", False, omitted, tuple((name, strings.phase_label(name)) for name in present))
 
 
@@ -163,7 +163,7 @@ def _said(point: _Point) -> str:
                 rate=fmt.flop_rate(point.tflops))  # fmt: skip
 
 
-def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> alt.LayerChart:
+def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> dict[str, object]:
     points = [*phases, *kernels]
     ridges = [roof.ridge for roof in roofs]
     x = _decades([point.intensity for point in points] + [_FROM * min(ridges), 4 * max(ridges)])
@@ -191,8 +191,9 @@ def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> a
         .mark_text(align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)", aria=False)
         .encode(x=x_axis, y=y_axis, text="label:N")
     )
-    chart: alt.LayerChart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent")
-    return chart.configure(**_CONFIG)
+    chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent")
+    spec: dict[str, object] = chart.configure(**_CONFIG).to_dict()
+    return spec
 
 
 _CONFIG: dict[str, Any] = {
@@ -231,7 +232,7 @@ def _points(points: list[_Point], x_axis: alt.X, y_axis: alt.Y, large: bool) -> 
     present = [name for name in PHASE_ORDER if any(point.phase == name for point in points)] or ["other"]
     colours = alt.Scale(domain=present, range=[f"var(--phase-{name})" for name in present])
     shapes = alt.Scale(domain=present, range=[_SHAPES[name] for name in present])
-    return (
+    chart: alt.Chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_point(
             filled=True, opacity=1.0 if large else 0.55, stroke="var(--surface)", strokeWidth=2 if large else 0.6
@@ -245,6 +246,7 @@ def _points(points: list[_Point], x_axis: alt.X, y_axis: alt.Y, large: bool) -> 
             description=alt.Description("said:N"),
         )
     )
+    return chart
 
 
 def _record(point: _Point) -> dict[str, object]:

@@ -19,6 +19,7 @@ PHASE_ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "warmup", "capt
 _SEVERITY_ORDER = ("error", "warning", "info")
 _LIMIT_TOLERANCE = 1.005  # a figure at the peak may round above it; more is above what the hardware can do
 _ACTIONS = 3
+_VISIBLE_BAND = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class Meter:
     figure: Figure
     low: float
     high: float
+
+    @property
+    def banded(self) -> bool:
+        """Whether there is a visible band between what is certain and what is possible."""
+        return self.high - self.low > _VISIBLE_BAND
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ TEXT: Mapping[str, str] = {
     "meters.tensor": "Tensor cores useful",
     "meters.tensor_note": "FLOPs at the peak",
     "meters.at_least": "\N{GREATER-THAN OR EQUAL TO} {share}",
-    "meters.unknown_band": "hatched: not known",
+    "meters.unknown_band": "Hatched: may be useful or not, the work of these kernels is not known.",
     "actions.title": "What to do first",
     "actions.saving": "saves {saving} of a step ({share})",
     "actions.saving_time": "saves {saving} of a step",
@@ -90,8 +90,6 @@ TEXT: Mapping[str, str] = {
     "cost.price_value": "{price} per GPU hour, {gpus} GPU{s}",
     "cost.idle": "Paid for idle",
     "flag": "above the sheet limit {dash} check",
-    "flag.note": "A figure marked {mark} is above what the sheet of the hardware allows: check the GPU, the clocks or "
-    "the counts.",
     # phases
     "phases.title": "Prefill against decode",
     "phases.title_one": "Phases",
@@ -183,13 +181,10 @@ TEXT: Mapping[str, str] = {
     "roofline.peak": "{dtype} {rate}",
     "roofline.alt": "Roofline chart of {device}: {points}",
     "roofline.point": "{name}: {intensity}, {rate}",
-    "roofline.phase": "Phase",
     # floor
     "floor.title": "One decode step against its floor",
     "floor.lead": "{measured} measured, {floor} is the least the bytes allow: {ratio}.",
     "floor.lead_unknown": "{measured} measured; the least time is not known.",
-    "floor.weights": "Weights",
-    "floor.kv": "KV cache",
     "floor.rest": "Beyond the floor",
     "floor.legend_weights": "Weights {bytes}",
     "floor.legend_kv": "KV cache {bytes}",
@@ -228,7 +223,6 @@ TEXT: Mapping[str, str] = {
     "kernels.phase": "Phase",
     "kernels.count": "Count",
     "kernels.total": "Total",
-    "kernels.share": "Share",
     "kernels.wasted": "Wasted",
     "kernels.work": "Work",
     "kernels.compute": "Compute",
@@ -236,7 +230,6 @@ TEXT: Mapping[str, str] = {
     "kernels.bound": "Bound",
     "kernels.source": "Source",
     "kernels.rest": "all other kernels of this phase",
-    "kernels.full_name": "Full name",
     "kernels.tensor": "tensor cores",
     # quality
     "quality.title": "Data quality",
@@ -291,9 +284,6 @@ TEXT: Mapping[str, str] = {
     "appendix.from": "from {source}",
     "appendix.slowest": "(the slowest)",
     "appendix.parameters": "{count} parameters",
-    # findings and request, where the document has them
-    "findings.title": "Findings",
-    "request.fraction": "FLOPs of a decode step, of the whole prefill",
 }
 
 

@@ -1,7 +1,7 @@
 """What a reader must know about the data: one sentence per code of a `Note`.
 
-A sentence may use {count} and {detail}; {s}, {v}, {are}, {were} and {have} agree with the count. It says what the loss
-means for the figures, not only what happened.
+A sentence may use {count} and {detail}; {s}, {es}, {v}, {are}, {were} and {have} agree with the count. It says what
+the loss means for the figures, not only what happened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ QUALITY: Mapping[str, str] = {
     "truncated_compression": "The compressed file ends too early; what could be unpacked was analysed, the end is "
     "missing.",
     "damaged_compression": "The compressed data is damaged; what came before the damage was analysed.",
-    "trailing_bytes": "Bytes after the end of the compressed data were left out.",
     "truncated_json": "The file ends in the middle of the data; what came before the cut was analysed, the end is "
     "missing.",
     "damaged_events": "{count} event{s} could not be read and {were} left out.",
@@ -38,6 +37,8 @@ QUALITY: Mapping[str, str] = {
     "certain.",
     "begin_end_events": "{count} event{s} recorded as begin and end {were} paired.",
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
+    # what the steps do
+    "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
@@ -50,8 +51,8 @@ QUALITY: Mapping[str, str] = {
 
 
 _AGREEMENT: Mapping[bool, Mapping[str, str]] = {
-    True: {"s": "", "v": "s", "are": "is", "were": "was", "have": "has"},
-    False: {"s": "s", "v": "", "are": "are", "were": "were", "have": "have"},
+    True: {"s": "", "es": "", "v": "s", "are": "is", "were": "was", "have": "has"},
+    False: {"s": "s", "es": "es", "v": "", "are": "are", "were": "were", "have": "have"},
 }
 
 

@@ -1,0 +1,155 @@
+"""The catalogue holds every code of the product and every text of the renderings, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from traceanalyzer.report import document, strings
+from traceanalyzer.report.strings import labels, page
+from traceanalyzer.trace import notes
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "traceanalyzer"
+TEMPLATES = sorted((ROOT / "templates").glob("*.html"))
+
+
+def trees(*folders: str) -> Iterator[ast.Module]:
+    for folder in folders:
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def constants(node: ast.AST) -> set[str]:
+    return {item.value for item in ast.walk(node) if isinstance(item, ast.Constant) and isinstance(item.value, str)}
+
+
+def codes_of_notes() -> set[str]:
+    """The first argument of every `Note(...)`, where it is written out, and every code of the reader."""
+    found = set(notes.SEVERITY)
+    for tree in trees("trace", "analysis", "catalog"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note" and node.args:
+                found |= constants(node.args[0])
+    return found
+
+
+def codes_of_assumptions() -> set[str]:
+    """Every word in a statement of analysis that deals with assumptions."""
+    found: set[str] = set()
+    for tree in trees("analysis"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "assumptions":
+                found |= constants(node.value)
+            elif isinstance(node, ast.Assign | ast.Expr):
+                names = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+                if "assumptions" in names:
+                    found |= constants(node)
+    return {code for code in found if re.fullmatch(r"[a-z]+(_[a-z]+)+", code)}
+
+
+def test_every_note_has_a_sentence_and_every_sentence_a_note() -> None:
+    assert len(codes_of_notes()) > 15
+    assert codes_of_notes() == set(strings.QUALITY)
+
+
+def test_every_assumption_has_a_sentence() -> None:
+    assert len(codes_of_assumptions()) > 5
+    assert codes_of_assumptions() <= set(strings.ASSUMPTIONS)
+    everywhere = set().union(*(constants(tree) for tree in trees("analysis")))
+    assert set(strings.ASSUMPTIONS) <= everywhere
+
+
+@pytest.mark.parametrize("code", sorted(strings.QUALITY))
+@pytest.mark.parametrize("count", [1, 1234])
+def test_quality_sentences_are_whole(code: str, count: int) -> None:
+    sentence = strings.quality_message(code, count, "4.20")
+    assert sentence.endswith(".")
+    assert not re.search(r"[{}]", sentence)
+    assert sentence[0].isupper() or sentence[0].isdigit()
+    assert "1 events" not in sentence
+    assert "1,234 event " not in sentence
+
+
+def test_an_unknown_code_does_not_fail_a_run() -> None:
+    assert strings.quality_message("never_heard_of", 1200, "x<y") == "never heard of: x<y (1,200)"
+    assert strings.assumption("Some sentence.") == "Some sentence."
+    assert strings.bucket_label("idle_moonlight") == "idle moonlight"
+
+
+def test_the_ledger_has_its_five_groups_and_seventeen_buckets() -> None:
+    groups = {"idle": 10, "moving": 2, "busy_no_tensor_core": 1, "tensor_core_waiting": 3, "tensor_core_useful": 1}
+    assert list(strings.GROUPS) == list(groups)
+    assert {group: sum(entry[0] == group for entry in strings.BUCKETS.values()) for group in groups} == groups
+    assert len(strings.BUCKETS) == 17
+
+
+def test_every_word_of_the_document_has_a_label() -> None:
+    assert set(labels.PHASES) == set(typing.get_args(document.PhaseName))
+    assert set(labels.BOUNDS) >= set(typing.get_args(document.Bound)) | set(typing.get_args(document.KernelBound))
+    assert set(labels.WORKLOADS) == set(typing.get_args(document.Workload))
+    assert all(f"verdict.bound.{bound}" in page.TEXT for bound in typing.get_args(document.Bound))
+
+
+def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_known() -> None:
+    facts = strings.HeadlineFacts(phase="decode", bandwidth_share=0.374, compute_share=0.0021, step_us=20_100.0,
+                                  floor_ratio=2.68)  # fmt: skip
+    assert strings.headline("memory", facts) == (
+        "Decode is bound by memory bandwidth: it reads 37 % of the memory bandwidth and computes at 0.2 % of the peak. "
+        "A step takes 20.1 ms, 2.7 \u00d7 its floor."
+    )
+    for bound in typing.get_args(document.Bound):
+        bare = strings.headline(bound, strings.HeadlineFacts())
+        assert "unknown" not in bare
+        assert bare.endswith(".")
+        assert ":" not in bare
+    training = strings.headline("memory", strings.HeadlineFacts(workload="training", gpu_util=0.5))
+    assert training.startswith("This is a training run, not generation")
+
+
+def used_keys() -> set[str]:
+    """Every literal key that a template or a module asks the catalogue for."""
+    found: set[str] = set()
+    for template in TEMPLATES:
+        found |= set(re.findall(r"\bt\(\s*\"([\w.]+)\"", template.read_text(encoding="utf-8")))
+    for tree in trees("report"):
+        found |= {value for value in constants(tree) if value in page.TEXT}
+    return found
+
+
+def test_every_text_asked_for_is_in_the_catalogue() -> None:
+    asked = {
+        key
+        for template in TEMPLATES
+        for key in re.findall(r"\bt\(\s*\"([\w.]+)\"", template.read_text(encoding="utf-8"))
+    }
+    assert asked
+    assert asked <= set(page.TEXT)
+
+
+def test_no_text_of_the_catalogue_is_dead() -> None:
+    """Keys put together from parts are named by their first part in the code."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "report").glob("*.py")).replace("'", '"')
+    code += "\n".join(path.read_text(encoding="utf-8") for path in TEMPLATES)
+    for key in page.TEXT:
+        section, _, last = key.rpartition(".")
+        whole = f'"{key}"' in code
+        pieced = f'f"{section}.{{' in code and f'"{last}"' in code
+        special = key.startswith("verdict.bound.") or (
+            key.endswith("_note") and f'"{key.removesuffix("_note")}"' in code
+        )
+        assert whole or pieced or special, key
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_templates_hold_no_words(template: Path) -> None:
+    """What a reader sees comes from the catalogue: what is left of a template without its mark-up is punctuation."""
+    bare = template.read_text(encoding="utf-8")
+    for pattern in (r"\{#.*?#\}", r"\{%.*?%\}", r"\{\{.*?\}\}", r"<!--.*?-->", r"<[^>]*>", r"&#?\w+;"):
+        bare = re.sub(pattern, " ", bare, flags=re.DOTALL)
+    assert not re.search(r"[A-Za-z]", bare), bare
