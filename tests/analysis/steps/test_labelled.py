@@ -167,6 +167,7 @@ def test_overlapping_streams_keep_their_steps():
     assert 0 in by_stream[7]
     table = steps.table
     assert table["start_ns"].iloc[1] < table["end_ns"].iloc[0]
+    assert table["parent_step"].tolist() == [MISSING, 0]
 
 
 def test_two_devices_give_a_row_each():

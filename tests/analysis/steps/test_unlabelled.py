@@ -412,3 +412,82 @@ def test_an_empty_recording():
     steps = find(*r.build())
     assert len(steps.table) == 0
     assert list(steps.table.columns)[:3] == ["step", "device", "phase"]
+
+
+def shapeless(r: Recording, tokens: int, attention: str, grid: int = 1) -> None:
+    """A pass recorded without shapes: the lookup has no dims, kernels have names and grids only."""
+    op = r.op("aten::embedding")
+    r.kernel("embedding", op=op)
+    for _ in range(4):
+        r.kernel("norm", grid_x=tokens)
+        r.kernel("gemm")
+        r.kernel("attention", attention, grid_x=grid)
+        r.kernel("gemm")
+        r.kernel("elementwise", grid_x=tokens * 8)
+    r.kernel("gemm")
+    r.kernel("sampling", "argmax")
+
+
+def test_without_shapes_the_contrast_of_launch_grids_tells():
+    r = Recording()
+    for tokens in (300, 1, 1, 1, 1):
+        shapeless(r, tokens, "some_attention")
+    steps = find(*r.build())
+    assert steps.table["phase"].tolist() == ["prefill"] + ["decode"] * 4
+    assert steps.table["tokens"].isna().all()
+    assert "300 x the blocks of other passes" in steps.table["evidence"].iloc[0]
+
+
+def test_equal_passes_without_shapes_have_no_contrast():
+    r = Recording()
+    for _ in range(5):
+        shapeless(r, 64, "some_attention")
+    assert find(*r.build()).table["phase"].tolist() == ["other"] * 5
+
+
+def test_query_tiles_of_flash_attention():
+    """Five tiles of at most 128 queries: a prompt. One tile: nothing said."""
+    r = Recording()
+    plain = FA2.replace("_splitkv", "").format(causal="false", split="false")
+    shapeless(r, 64, plain, grid=5)
+    shapeless(r, 64, plain, grid=1)
+    assert find(*r.build()).table["phase"].tolist() == ["prefill", "other"]
+
+
+def test_vector_kernels_mean_one_token():
+    r = Recording()
+    op = r.op("aten::embedding")
+    r.kernel("embedding", op=op)
+    for _ in range(4):
+        for _ in range(4):
+            r.kernel("gemv")
+        r.kernel("attention")
+    table = find(*r.build()).table
+    assert table["phase"].tolist() == ["decode"]
+    assert table["evidence"].iloc[0] == ("mostly vector kernels",)
+
+
+def test_a_first_chunk_without_logits_is_no_encoder():
+    r = Recording()
+    r.forward(256, None, ids=[256], q=256, k=256, batch=1)
+    r.forward(256, 1, ids=[256], q=256, k=512, batch=1)
+    r.forward(1, 1, ids=[1], q=1, k=513, batch=1)
+    assert find(*r.build()).table["phase"].tolist() == ["prefill", "prefill", "decode"]
+
+
+def test_one_query_per_sequence_over_a_paged_cache():
+    """The keys lie in a pool, so k is not known; one query for each of 12 sequences is enough."""
+    r = Recording()
+    r.forward(12, None, ids=[12], q=1, batch=12)
+    row = find(*r.build()).table.iloc[0]
+    assert (row.phase, row.tokens, row.sequences) == ("decode", 12, 12)
+    assert np.isnan(row.context_sum)
+    assert "q=1 over a paged cache" in row.evidence
+
+
+def test_query_tokens_of_a_whole_batch_are_no_query_length():
+    """Neither sequences nor keys are told: q is all 24 tokens, one of each sequence, as the logits say."""
+    r = Recording()
+    r.forward(24, 24, ids=[24], q=24)
+    row = find(*r.build()).table.iloc[0]
+    assert (row.phase, row.tokens, row.sequences) == ("decode", 24, 24)

@@ -17,7 +17,7 @@ import pandas as pd
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.steps import plan as plans
 from traceanalyzer.analysis.steps import run, tokens
-from traceanalyzer.analysis.steps.hints import step_hints
+from traceanalyzer.analysis.steps.hints import contrasts, step_hints
 from traceanalyzer.analysis.steps.inputs import Inputs, model_inputs
 from traceanalyzer.analysis.steps.join import LabelTable, labelled_steps, read_labels
 from traceanalyzer.analysis.steps.model import FACTS, NOT_EXECUTED, Bools, Ints, RunFacts, Steps, Workload
@@ -36,6 +36,8 @@ from traceanalyzer.trace.tables import MISSING, USER, Note, Trace
 
 _DRAFT_SHARE = 0.25
 """A labelled pass with at most this share of the usual layers is a draft model's."""
+_MOST_LAYERS = 256
+"""No model has more: a piece with more attention calls holds several passes that nothing tells apart."""
 _LOST = 0.01
 """Share of a step's launches without a recorded kernel beyond which the step was not recorded whole."""
 
@@ -78,12 +80,11 @@ def _none(trace: Trace, activity: Activity, workload: Workload) -> Steps:
 
 def _captured(trace: Trace, activity: Activity, labels: LabelTable) -> Steps:
     """One row per device: what ran while graphs were captured. No forward pass was executed."""
-    device = activity.table["device"].to_numpy(np.int64)
     names = [label.text for label in labels.labels if label.kind == "capture"]
     verdict = Verdict("capture", 0.99, tuple(f"annotation {n}" for n in names[:2]) or ("stream capture, no replay",))
-    frame = pd.DataFrame({"group": np.zeros(len(device), np.int64)})
     facts = {name: np.array([nan]) for name in FACTS}
-    table, step = build_table(activity, frame["group"].to_numpy(), [verdict], facts, (MISSING,), np.zeros(1, np.bool_))
+    everything = np.zeros(len(activity.table), np.int64)
+    table, step = build_table(activity, everything, [verdict], facts, (MISSING,), np.zeros(1, np.bool_))
     return Steps(table, step, RunFacts("capture", run.engine(trace, []), None, None))
 
 
@@ -141,6 +142,7 @@ class _Judge:
 
     def _verdicts(self, order: Order) -> list[Verdict]:
         hints = step_hints(self.trace, self.rows, self.plan.rows, self.plan.groups)
+        contrast = contrasts(self.rows, self.plan.rows, self.facts["layers"])
         words = self._words()
         whole = self._whole_graphs()
         encoders = self._encoders()
@@ -152,7 +154,7 @@ class _Judge:
                 label=self.plan.labels[i], word=words[i], tokens=int(facts["tokens"][i]),
                 logits=int(facts["logits"][i]), q=int(facts["q"][i]), k=int(facts["k"][i]),
                 batch=int(facts["batch"][i]), ids_batch=int(batch[i]), ids_length=int(length[i]),
-                hint=hints[i][0], hint_strength=hints[i][1], whole_graph=bool(whole[i]),
+                hint=hints[i][0], hint_strength=hints[i][1], contrast=float(contrast[i]), whole_graph=bool(whole[i]),
                 repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=self._fragment(i),
                 encoder=bool(encoders[i]),
             )  # fmt: skip
@@ -183,11 +185,13 @@ class _Judge:
         frame = self.labels.of(("word",), USER)
         named = [label.phase is not None for label in self.labels.labels]
         frame = frame[[named[i] for i in frame["label"].tolist()]] if len(frame) else frame
+        out: list[str | None] = [None] * self.plan.groups
+        if not len(frame):
+            return out
         spans = SpanMap(frame.assign(owner=frame["label"]))
         found = spans.locate(self.rows["thread"].to_numpy(np.int64), self.rows["time_ns"].to_numpy(np.int64))
         placed = self.plan.rows >= 0
         shares = pd.crosstab(self.plan.rows[placed], found[placed], normalize="index")
-        out: list[str | None] = [None] * self.plan.groups
         for group in shares.index.tolist():
             best = int(shares.loc[group].idxmax())
             if best != MISSING and shares.loc[group, best] > 0.5:
@@ -205,15 +209,16 @@ class _Judge:
         return ((launches == 1) & (share >= 0.5)).to_numpy()
 
     def _encoders(self) -> Bools:
-        """Unlabelled passes without an lm_head over equal q and k, before passes with one."""
+        """Unlabelled passes without an lm_head over equal q and k, before passes with one that do not continue them."""
         facts, sequence = self.facts, self._first_seen()
+        q, k = facts["q"][sequence], facts["k"][sequence]
         if self.plan.how == "annotation":
             return np.zeros(self.plan.groups, np.bool_)
         logits = facts["logits"][sequence] > 0
         later = np.append(np.cumsum(logits[::-1])[::-1][1:] > 0, False)
-        same = ((facts["q"] == facts["k"]) & (facts["q"] > 1))[sequence]
+        continued = np.append(k[1:] == k[:-1] + q[1:], False)
         out = np.zeros(self.plan.groups, np.bool_)
-        out[sequence] = ~logits & later & same
+        out[sequence] = ~logits & later & (q == k) & (q > 1) & ~continued
         out &= self.plan.opened | (facts["convs"] > 0)
         return out
 
@@ -248,9 +253,10 @@ class _Judge:
             if few and self.plan.how == "annotation" and verdicts[i].phase in ("prefill", "decode"):
                 reason = f"{count[i]} of {usual} layers"
                 verdicts[i] = Verdict("draft", 0.9, (reason, *verdicts[i].evidence))
-                parents[i] = previous
-            elif verdicts[i].phase not in ("draft", *NOT_EXECUTED):
+            if verdicts[i].phase not in ("draft", *NOT_EXECUTED):
                 previous = i
+            elif verdicts[i].phase == "draft" and parents[i] == MISSING:
+                parents[i] = previous
         return verdicts, tuple(parents)
 
     def _facts(self, verdicts: list[Verdict], order: Order) -> dict[str, npt.NDArray[np.float64]]:
@@ -273,6 +279,7 @@ class _Judge:
         facts = self.facts
         logits, seen = facts["logits"], np.array([phase != "" for phase in phases], np.bool_)
         chooses = (logits > 0) & ((facts["samples"] > 0) | (logits < facts["tokens"])) & seen
+        named = [phase for phase in phases if phase]
         whole = (self.plan.input != MISSING) | np.array([label is not None for label in self.plan.labels], np.bool_)
         graph = None
         if not self.activity.on_cpu:
@@ -283,10 +290,12 @@ class _Judge:
         if recomputed >= 3:
             notes.append(Note("no_kv_cache", "warning", recomputed))
         return RunFacts(
-            workload=run.workload([p for p in phases if p], chooses[seen], (whole & complete)[seen]),
+            workload=run.workload(named, chooses[seen], (whole & complete)[seen]),
             engine=run.engine(self.trace, [label.engine for label in self.plan.labels if label is not None]),
             graph_mode=graph,
-            layers=run.layers(facts["layers"][seen], complete[seen], [p for p in phases if p]),
+            layers=run.layers(
+                np.where(facts["layers"] <= _MOST_LAYERS, facts["layers"], 0)[seen], complete[seen], named
+            ),
             notes=tuple(notes),
         )
 

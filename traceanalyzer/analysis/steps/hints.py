@@ -1,4 +1,11 @@
-"""What kernel names alone say about the phase of a step: families of attention kernels that serve one phase only.
+"""What kernels say about the phase of a step when their shapes are not recorded: names and launch grids.
+
+    families       attention kernels that serve one phase only, by their rule or their template arguments
+    query tiles    flash-attention and memory-efficient attention launch one block row per 64 or 128 queries: more than
+                   one row means more than 64 queries
+    vector kernels most matrix products with a vector: one token per step
+    contrast       pointwise kernels launch in proportion to the tokens: a pass with many times the blocks of the
+                   equal passes beside it reads a prompt, and they decode
 
 What could be wrong with it: engines reuse kernels across phases (flash_fwd_splitkv for prompts over paged caches,
 FlashInfer's prefill kernel for decode), so a family counts only where its rule says so, or its template does.
@@ -12,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.kernels import classify
-from traceanalyzer.analysis.steps.model import Bools, Ints
+from traceanalyzer.analysis.steps.model import Bools, Floats, Ints
 from traceanalyzer.analysis.steps.tokens import GEMM
 from traceanalyzer.trace.tables import Trace
 
@@ -23,6 +30,11 @@ _FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<.*?>\s*,\s*((?:(?:true|false|\d+
 _FA3 = re.compile(r"CollectiveMainloopFwdSm\d+<.*?Sm\d+\s*,\s*((?:(?:true|false)\s*,\s*)+)")
 _FA3_SPLIT = 10
 _FLASHINFER = re.compile(r"KernelTraits<\(flashinfer::MaskMode\)(\d)\s*,\s*(\d+)u")
+_TILED = re.compile(r"flash_fwd(_splitkv)?_kernel|fmha_cutlassF")
+_POINTWISE = ("elementwise", "norm", "activation", "copy", "rope", "fused_triton")
+CONTRAST, ALIKE = 4.0, 1.25
+"""How many times the usual blocks make a long pass, and within which factor of them passes are alike."""
+_MIN_ALIKE = 3
 _FLASHINFER_PHASES = {("0", "16"): "decode", ("1", "128"): "prefill"}
 
 
@@ -70,12 +82,14 @@ def step_hints(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> li
     votes["phase"] = votes["name"].map({code: hint[0] for code, hint in hints.items()})
     votes["strength"] = votes["name"].map({code: hint[1] for code, hint in hints.items()})
     combine = votes["role"].str.contains("combine")
+    tiled = votes["name"].isin([code for code in names if _TILED.search(trace.text(code))]) & (votes["grid_x"] > 1)
+    votes.loc[tiled, ["phase", "strength"]] = ["prefill", "strong"]
     out = _tally(votes[~combine & (votes["phase"] != "")], groups)
     merged = _tally(votes[combine & (votes["phase"] != "")], groups)
     gemv = _only_gemv(rows, group, groups)
     for i, hint in enumerate(out):
         if not hint[0]:
-            out[i] = merged[i] if merged[i][0] else (("decode", "medium") if gemv[i] else ("", ""))
+            out[i] = merged[i] if merged[i][0] else (("decode", "vector") if gemv[i] else ("", ""))
     return out
 
 
@@ -102,3 +116,28 @@ def _only_gemv(rows: pd.DataFrame, group: Ints, groups: int) -> Bools:
     gemm = rows["category"].isin(GEMM).to_numpy() & (group >= 0)
     share = (rows["category"][gemm] == "gemv").groupby(group[gemm]).mean()
     return (share.reindex(range(groups)).fillna(0.0) > 0.5).to_numpy()
+
+
+def contrasts(rows: pd.DataFrame, group: Ints, layers: Ints) -> Floats:
+    """For each step its pointwise blocks as a multiple of the usual, NaN where there is no contrast to read.
+
+    There is one where at least three passes of as many layers are alike and another has several times their blocks.
+
+    Args:
+        rows: from `tokens.step_rows`.
+        group: step of each row.
+        layers: of each step.
+    """
+    chosen = rows["category"].isin(_POINTWISE).to_numpy() & (rows["grid_x"].to_numpy() > 0) & (group >= 0)
+    blocks = np.bincount(group[chosen], rows["grid_x"].to_numpy(np.float64)[chosen], minlength=len(layers))
+    out = np.full(len(layers), np.nan)
+    comparable = (blocks > 0) & (layers > 0)
+    if not comparable.any():
+        return out
+    comparable &= layers == np.bincount(layers[comparable]).argmax()
+    usual = float(np.median(blocks[comparable]))
+    ratio = blocks / usual
+    alike = comparable & (ratio <= ALIKE) & (ratio >= 1 / ALIKE)
+    if alike.sum() >= _MIN_ALIKE and (ratio[comparable] >= CONTRAST).any():
+        out[comparable] = ratio[comparable]
+    return out

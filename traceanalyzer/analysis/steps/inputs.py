@@ -10,6 +10,7 @@ no input; its size against the largest table tells. An engine that compiles the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -88,14 +89,13 @@ def _clusters(frame: pd.DataFrame, layer_thread: Ints, layer_time: Ints) -> npt.
 
 def _merged(frame: pd.DataFrame) -> pd.DataFrame:
     """One row per input: its first call's time, its largest ids."""
-    columns: dict[str, list[int]] = {"thread": [], "time_ns": [], "tokens": [], "batch": [], "length": []}
-    for _, calls in frame.groupby("cluster", sort=True):
-        ids = [shape for shape in calls["ids"] if shape is not None]
-        two = [shape for shape in ids if len(shape) == 2]
-        tokens = max((int(np.prod(shape)) for shape in ids), default=MISSING)
-        columns["thread"].append(int(calls["thread"].iloc[0]))
-        columns["time_ns"].append(int(calls["time_ns"].iloc[0]))
-        columns["tokens"].append(tokens)
-        columns["batch"].append(max((shape[0] for shape in two), default=MISSING))
-        columns["length"].append(max((shape[1] for shape in two), default=MISSING))
-    return pd.DataFrame({name: np.array(values, np.int64) for name, values in columns.items()})
+    sizes = {
+        ids: (prod(ids), *(ids if len(ids) == 2 else (MISSING, MISSING))) if ids is not None else (MISSING,) * 3
+        for ids in set(frame["ids"])
+    }
+    columns = np.array([sizes[ids] for ids in frame["ids"].tolist()], np.int64).reshape(-1, 3)
+    calls = frame[["cluster", "thread", "time_ns"]].assign(
+        tokens=columns[:, 0], batch=columns[:, 1], length=columns[:, 2]
+    )
+    how = {"thread": "first", "time_ns": "first", "tokens": "max", "batch": "max", "length": "max"}
+    return calls.groupby("cluster", sort=True).agg(how).reset_index(drop=True)

@@ -15,6 +15,7 @@ import pandas as pd
 from traceanalyzer.trace.tables import Note
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 PHASES = ("prefill", "decode", "mixed", "draft", "encoder", "capture", "warmup", "other")

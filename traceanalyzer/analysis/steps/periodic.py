@@ -1,7 +1,7 @@
 """The last resort: a forward pass is a run of equal layers, and something else stands between two passes.
 
 The layer period is the smallest lag at which the kernel sequence repeats. Its autocorrelation is estimated by FFT over
-random signs drawn per kernel name (O(n log n)), then the best lags are checked by comparison. Where the repetition
+random signs drawn per kernel name (O(n log n)), then the shortest good lags are compared exactly. Where the repetition
 breaks off (lm_head, sampling, the next input), one pass ends.
 
 What could be wrong with it: a model whose layers all differ has no period; one kernel repeated many times (a copy loop)
@@ -22,7 +22,8 @@ from traceanalyzer.trace.tables import MISSING
 MIN_LAYERS = 3
 """A sequence must repeat this often before it counts as layers."""
 _MIN_PERIOD, _MAX_PERIOD, _MIN_ROWS = 3, 4000, 24
-_CANDIDATES, _SIGNS, _ENOUGH = 24, 8, 0.55
+_CANDIDATES, _SIGNS, _NOISE = 64, 8, 0.15
+_ENOUGH = 0.55
 """The share of kernels that repeat at the layer period: the rest is what stands between passes and at the edges."""
 
 
@@ -38,12 +39,10 @@ def layer_period(names: npt.NDArray[np.int64]) -> int:
         return 0
     score = _autocorrelation(names)[: limit + 1]
     score[:_MIN_PERIOD] = -np.inf
-    best = np.argsort(score)[::-1][:_CANDIDATES]
-    matches = {int(lag): float(np.mean(names[:-lag] == names[lag:])) for lag in best if lag >= _MIN_PERIOD}
-    good = sorted(lag for lag, share in matches.items() if share >= _ENOUGH)
-    for lag in good:
-        if len(np.unique(names[: 4 * lag])) > 2:
-            return lag
+    for lag in np.flatnonzero(score >= _ENOUGH - _NOISE)[:_CANDIDATES].tolist():
+        repeats = float(np.mean(names[:-lag] == names[lag:])) >= _ENOUGH
+        if repeats and len(np.unique(names[: 4 * lag])) > 2:
+            return int(lag)
     return 0
 
 

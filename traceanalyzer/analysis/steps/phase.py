@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import exp, isnan
 
+from traceanalyzer.analysis.steps.hints import ALIKE, CONTRAST
 from traceanalyzer.analysis.steps.labels import Label
 from traceanalyzer.analysis.steps.sequence import SPECULATION
 
@@ -26,6 +27,7 @@ LABELLED, CONTRADICTED = 0.99, 0.7
 WEIGHTS = {
     "same_length": 4.0,  # q = k > 1: no cache was read, which a decode step must
     "one_query": -4.5,  # q = 1 < k is the definition of decode; a prefix hit of all but one token is rare
+    "one_query_paged": -3.0,  # q = 1 per sequence, the keys are in a pool and not counted
     "chunk": 2.0,  # 32 <= q < k: too long for speculation, so a chunk or a prefix hit
     "chunk_logits": 3.0,  # 1 < q < k, and only the last position got logits
     "verify": -2.5,  # 1 < q < k, small, and all positions got logits, or the same q in several steps
@@ -39,6 +41,8 @@ WEIGHTS = {
     "input_many": 1.5,  # token ids [B, S > 1]
     "kernel_strong": 2.0,  # the attention kernel exists for one phase only (either sign)
     "kernel_medium": 1.0,
+    "kernel_vector": 2.0,  # most matrix products are with a vector
+    "contrast": 2.5,  # many times, or as few, launch blocks as in the equal passes around (either sign)
     "whole_graph": -0.7,  # engines replay whole-model graphs mostly for decode
     "word": 2.5,  # a range that somebody called prefill or decode (either sign)
 }
@@ -49,7 +53,8 @@ class StepView:
     """Everything known of one step when its phase is decided. Integers are -1 where unknown.
 
     tokens: layer GEMM M; logits: lm_head M; q, k, batch: attention; ids_batch, ids_length: the looked-up ids.
-    hint, hint_strength: what the attention kernels' families say (prefill, decode, mixed or "", with strong or medium).
+    hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
+    contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.
     """
 
@@ -64,6 +69,7 @@ class StepView:
     ids_length: int
     hint: str
     hint_strength: str
+    contrast: float
     whole_graph: bool
     repeated: int
     growing: bool
@@ -136,7 +142,12 @@ def _weigh(view: StepView) -> _Tally:
     _weigh_tokens(view, tally)
     if view.hint in ("prefill", "decode"):
         sign = 1 if view.hint == "prefill" else -1
-        tally.add(sign * WEIGHTS[f"kernel_{view.hint_strength}"], f"{view.hint} attention kernel")
+        text = "mostly vector kernels" if view.hint_strength == "vector" else f"{view.hint} attention kernel"
+        tally.add(sign * WEIGHTS[f"kernel_{view.hint_strength}"], text)
+    if view.tokens < 0 and view.contrast >= CONTRAST:
+        tally.add(WEIGHTS["contrast"], f"{view.contrast:.0f} x the blocks of other passes")
+    elif view.tokens < 0 and view.contrast <= ALIKE:
+        tally.add(-WEIGHTS["contrast"], "few blocks, unlike the longest pass")
     if view.whole_graph:
         tally.add(WEIGHTS["whole_graph"], "one graph replays the step")
     return tally
@@ -144,9 +155,9 @@ def _weigh(view: StepView) -> _Tally:
 
 def _weigh_attention(view: StepView, tally: _Tally) -> None:
     q, k = view.q, view.k
-    if q <= 0 or k <= 0:
-        return
-    if q == 1 and k > 1:
+    if q == 1 and k <= 0 < view.batch:
+        tally.add(WEIGHTS["one_query_paged"], "q=1 over a paged cache")
+    elif q == 1 and k > 1:
         tally.add(WEIGHTS["one_query"], f"q=1 < k={k}")
     elif q == k > 1:
         tally.add(WEIGHTS["same_length"], f"q={q} = k")

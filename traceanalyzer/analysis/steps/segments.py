@@ -122,11 +122,9 @@ def _graph_starts(rows: pd.DataFrame, graph: Bools) -> Ints:
     inside = rows[graph]
     if not len(inside):
         return np.empty(0, np.int64)
-    per_launch = inside.groupby("time_ns").agg(
-        size=("row", "size"),
-        attention=("category", lambda c: int(c.isin(("attention", "kv_cache")).sum())),
-    )
-    whole = per_launch[(per_launch["size"] >= _GRAPH_MIN_ROWS) & (per_launch["attention"] >= _GRAPH_MIN_ATTENTION)]
+    attention = inside["category"].isin(("attention", "kv_cache"))
+    per_launch = attention.groupby(inside["time_ns"]).agg(["size", "sum"])
+    whole = per_launch[(per_launch["size"] >= _GRAPH_MIN_ROWS) & (per_launch["sum"] >= _GRAPH_MIN_ATTENTION)]
     launches = whole.index.to_numpy(np.int64)
     if not len(launches):
         return launches

@@ -172,7 +172,8 @@ def _mode(frame: pd.DataFrame, column: str, weight: pd.Series) -> pd.Series:
 
 def _attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
     """Per group: q, k and batch of its attention; of layers with different windows, the one that sees most."""
-    keep = (rows["category"] == "attention").to_numpy() & (rows["q_len"].to_numpy() > 0) & (group >= 0)
+    told = (rows["kv_len"].to_numpy() > 0) | (rows["batch"].to_numpy() > 0)  # else q_len is the tokens of all sequences
+    keep = (rows["category"] == "attention").to_numpy() & (rows["q_len"].to_numpy() > 0) & told & (group >= 0)
     fused = rows.loc[keep, ["q_len", "kv_len", "batch", "duration_ns"]].set_axis(
         ["q", "k", "batch", "duration_ns"], axis=1
     )
