@@ -39,7 +39,8 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 demo: $(VENV)/.demo
 	@mkdir -p $(OUT)/recorded
-	@$(BIN)/python samples/record_cpu.py --out $(OUT)/recorded --only tiny-llama-cpu
+	@echo "recording a tiny generation and analysing it" >&2
+	@$(BIN)/python samples/record_cpu.py --out $(OUT)/recorded --only tiny-llama-cpu >/dev/null
 	@pages=(); \
 	while IFS= read -r trace; do \
 	  name=$$(basename "$$trace" | sed -E 's/\.json(\.gz|\.zst)?$$//'); \

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,8 +66,8 @@ def phase(name: str, wanted: str) -> Any:
     return row
 
 
-def flops(name: str, wanted: str, category: str) -> float:
-    rows = [row for row in report(name).kernels if row.phase == wanted and row.category == category]
+def flops(result: Report, wanted: str, category: str) -> float:
+    rows = [row for row in result.kernels if row.phase == wanted and row.category == category]
     assert rows
     assert not any(row.flops is None for row in rows)
     return sum(row.flops or 0.0 for row in rows)
@@ -94,11 +96,14 @@ def test_phases_count_the_tokens_that_were_asked_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_work_equals_the_closed_forms(name: str) -> None:
-    t = truth(name)
-    assert flops(name, "prefill", "gemm") == t.gemm_flops(t.batch * t.prompt)
-    assert flops(name, "decode", "gemm") == t.gemm_flops(t.batch) * (t.new - 1)
-    assert flops(name, "prefill", "attention") == t.attention_flops(t.prompt**2 // 2)
-    assert flops(name, "decode", "attention") == t.attention_flops(sum(t.contexts))
+    assert_work(report(name), truth(name))
+
+
+def assert_work(result: Report, t: Truth) -> None:
+    assert flops(result, "prefill", "gemm") == t.gemm_flops(t.batch * t.prompt)
+    assert flops(result, "decode", "gemm") == t.gemm_flops(t.batch) * (t.new - 1)
+    assert flops(result, "prefill", "attention") == t.attention_flops(t.prompt**2 // 2)
+    assert flops(result, "decode", "attention") == t.attention_flops(sum(t.contexts))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -119,6 +124,17 @@ def test_a_recording_says_nothing_about_the_machine(name: str) -> None:
     }  # fmt: skip
     for told in ("/home/", "/root/", "/tmp/", "/work/", "host", "site-packages", "traceName"):
         assert told not in text
+
+
+def test_a_new_recording_has_the_same_steps_and_work(tmp_path: Path) -> None:
+    name = "tiny-llama-cpu"
+    command = [sys.executable, str(SAMPLES / "record_cpu.py"), "--out", str(tmp_path), "--only", name]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    for made in tmp_path.iterdir():
+        assert made.name in (f"{name}.json.gz", f"{name}.truth.json")
+    new, t = analyze([read_trace(tmp_path / f"{name}.json.gz")]), truth(name)
+    assert [step.phase for step in new.steps if step.phase != "other"] == ["prefill"] + ["decode"] * (t.new - 1)
+    assert_work(new, t)
 
 
 def test_the_page_beside_the_sample_is_what_is_rendered_now() -> None:
