@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -297,3 +298,41 @@ def test_the_same_input_gives_the_same_bytes_whatever_the_hash_seed_and_the_loca
         assert done.returncode == 0, done.stderr
         outputs.append([Path(name).read_bytes() for name in names])
     assert outputs[0] == outputs[1]
+
+
+def ranks(folder: Path, *numbers: int) -> list[str]:
+    """The sample as the ranks of a run of two processes."""
+    trace = json.loads(gzip.decompress(SAMPLE.read_bytes()))
+    paths = []
+    for number in numbers:
+        trace["distributedInfo"] = {"backend": "gloo", "rank": number, "world_size": 2}
+        paths.append(folder / f"rank{number}.json.gz")
+        paths[-1].write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    return [str(path) for path in paths]
+
+
+def test_ranks_are_one_run_as_files_and_as_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    paths = ranks(folder, 0, 1)
+    assert main(["report", *paths, "--json", "-", "--price", "1/h"]) == 0
+    files = capsys.readouterr().out
+    document = json.loads(files)
+    assert [(device["rank"], device["kind"]) for device in document["devices"]] == [(0, "cpu"), (1, "cpu")]
+    assert [trace["rank"] for trace in document["traces"]] == [0, 1]
+    assert document["cost"]["gpus"] == 2
+    assert main(["report", str(folder), "--json", "-", "--price", "1/h"]) == 0
+    assert capsys.readouterr().out == files
+    assert main(["report", str(folder), "-q"]) == 0
+    assert Path("run.traceanalyzer.html").is_file()
+
+
+def test_files_of_different_runs_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    other = SAMPLE.with_name("tiny-llama-cpu.json.gz")
+    for paths in ([str(SAMPLE), str(other)], [str(SAMPLE), str(SAMPLE)]):
+        assert main(["report", *paths]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert_one_error(shown.err)
+        assert SAMPLE.name in shown.err
+    assert not list(Path().iterdir())
