@@ -75,7 +75,7 @@ class EventBlocks:
             self._buffer = events.rest + following
             if events.raws:
                 yield events
-            size = max(self._block, 2 * len(events.rest)) if not events.ended else size
+            size = 2 * max(size, len(self._buffer)) if events.rest else self._block
             if final:
                 break
         if not self.closed:

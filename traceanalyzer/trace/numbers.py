@@ -32,7 +32,8 @@ def nanoseconds(texts: Sequence[Raw | bytes]) -> tuple[Ints, Bools]:
         texts: n JSON texts, numbers or strings that hold one.
 
     Returns:
-        n nanoseconds (int64, 0 where unreadable) and n flags that say which could be read.
+        n nanoseconds (int64, 0 where unreadable, the nearest where beyond int64) and n flags that say which could be
+        read.
     """
     count = len(texts)
     values = np.zeros(count, np.int64)
@@ -83,8 +84,10 @@ def _fixed_width(
 def _decimal_ns(text: bytes) -> int | None:
     try:
         exact = Decimal(text.decode().strip().strip('"')) * 1000
-        if not exact.is_finite() or abs(exact) >= 2**63:
+        if not exact.is_finite():
             return None
+        if abs(exact) >= _INT64.max:
+            return int(_INT64.max) if exact > 0 else int(_INT64.min)
         return int(exact.to_integral_value(ROUND_HALF_EVEN))
     except (InvalidOperation, UnicodeDecodeError):
         return None

@@ -23,6 +23,9 @@ BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _RUN = 1 << 16
 _LONGEST_EVENT = 1 << 22
 _BYTE = re.compile(r"\(byte (\d+)\)")
+_LAST_WORD = re.compile(rb"[\w.+-]{1,64}\Z")
+_RESUMES = 4
+_EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|id)"\s*:')
 _LIST_END = re.compile(rb"\]\s*(?:,\s*\"|\}|\Z)")
 _EVENT_AND_LIST_END = re.compile(rb"\}\s*(\]\s*(?:,\s*\"|\}|\Z))")
 _TOKEN = re.compile(
@@ -40,6 +43,7 @@ class _Head(msgspec.Struct, gc=False):
     cat: str | None = None
 
 
+_raw = msgspec.json.Decoder(msgspec.Raw)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 _head_list = msgspec.json.Decoder(list[_Head])
 _DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -149,8 +153,8 @@ class _Salvage:
             try:
                 self._found.extend(self._repaired(text))
                 return stop
-            except _DAMAGE as error:
-                unfinished = "truncated" in str(error) and len(text) < _LONGEST_EVENT
+            except _DAMAGE:
+                unfinished = len(text) < _LONGEST_EVENT and _is_unfinished(repair(text)[0])
             if not unfinished:
                 break
             if stop == len(self._ends):
@@ -159,8 +163,22 @@ class _Salvage:
                     return stop
                 break
             count = count + 1 if count < 8 else 2 * count
-        self._drop(index)
+        if unfinished and not any(_EVENT_START.match(self._piece, start) for start in self._starts[index + 1 :]):
+            return len(self._starts)  # the event in which the file was cut
+        if not self._resume(text):
+            self._drop(index)
         return index + 1
+
+    def _resume(self, text: bytes) -> bool:
+        """Take the event that follows a cut one in the same segment, as when two writers share a file."""
+        for start in [match.start() for match in _EVENT_START.finditer(text, 1)][: -_RESUMES - 1 : -1]:
+            try:
+                self._found.extend(self._repaired(text[start:]))
+            except _DAMAGE:
+                continue
+            self._book.add(notes.DAMAGED_EVENTS)
+            return True
+        return False
 
     def _repaired(self, text: bytes) -> Events:
         try:
@@ -180,6 +198,15 @@ class _Salvage:
         if end := _EVENT_AND_LIST_END.search(self._piece, self._starts[index]):
             self._book.add(notes.DAMAGED_EVENTS)
             self._found.ended, self._found.rest = True, self._piece[end.start(1) + 1 :]
+
+
+def _is_unfinished(text: bytes) -> bool:
+    """Whether more text could make this an event."""
+    try:
+        _raw.decode(_LAST_WORD.sub(b"", text))  # a number or literal may be cut itself
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    return False
 
 
 def repair(text: bytes) -> tuple[bytes, Counter[str]]:
