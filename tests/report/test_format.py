@@ -23,7 +23,8 @@ def test_durations(us: float | None, printed: str) -> None:
 @pytest.mark.parametrize(
     ("share", "printed"),
     [(0.0, "0 %"), (0.0004, "< 0.1 %"), (0.0025, "0.2 %"), (0.081, "8.1 %"), (0.0997, "10 %"), (0.612, "61 %"),
-     (0.99, "99 %"), (0.998, "99.8 %"), (0.99999, "99.9 %"), (1.0, "100 %"), (1.37, "137 %"), (None, "unknown")],
+     (0.99, "99 %"), (0.998, "99.8 %"), (0.99999, "99.9 %"), (1.0, "100 %"),
+     (0.9999999999, "100 %"), (1.37, "137 %"), (None, "unknown")],
 )  # fmt: skip
 def test_a_small_share_is_not_none_and_a_nearly_full_one_is_not_all(share: float | None, printed: str) -> None:
     assert fmt.percent(share) == printed

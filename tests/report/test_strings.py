@@ -100,7 +100,7 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
     facts = strings.HeadlineFacts(phase="decode", bandwidth_share=0.374, compute_share=0.0021, step_us=20_100.0,
                                   floor_ratio=2.68)  # fmt: skip
     assert strings.headline("memory", facts) == (
-        "Decode is bound by memory bandwidth: it reads 37 % of the memory bandwidth and computes at 0.2 % of the peak. "
+        "Decode is bound by memory bandwidth: it uses 37 % of the memory bandwidth and 0.2 % of the compute peak. "
         "A step takes 20.1 ms, 2.7 \u00d7 its floor."
     )
     for bound in typing.get_args(document.Bound):
@@ -110,6 +110,10 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
         assert ":" not in bare
     training = strings.headline("memory", strings.HeadlineFacts(workload="training", gpu_util=0.5))
     assert training.startswith("This is a training run, not generation")
+    on_cpu = strings.HeadlineFacts(phase="decode", gpu_util=0.7, no_tensor_core_share=0.67, on_cpu=True)
+    assert strings.headline("unknown", on_cpu) == (
+        "What binds decode cannot be told from this trace: operators run 70 % of the time."
+    )
 
 
 def used_keys() -> set[str]:

@@ -84,7 +84,7 @@ def percent(share: float | None) -> str:
     """A share of one: "61 %", "8.1 %", "99.8 %". Neither a small share prints as 0 nor a nearly full one as 100."""
     if share is None or not math.isfinite(share):
         return UNKNOWN
-    value = share * 100
+    value = round(share * 100, 7)  # shares that are sums of floats may miss 1 by a last digit
     if value == 0:
         return "0 %"
     if abs(value) < 0.1:

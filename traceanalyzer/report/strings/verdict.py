@@ -31,6 +31,7 @@ class HeadlineFacts:
     communication_share: float | None = None
     no_tensor_core_share: float | None = None
     gpu_util: float | None = None
+    on_cpu: bool = False
 
 
 RULED_OUT: Mapping[str, str] = {
@@ -60,10 +61,10 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
         return "This trace holds a graph capture: hardly anything ran on the GPU, so it says nothing about speed."
     subject = PHASES.get(facts.phase, "The run") if facts.phase else "The run"
     clauses = {
-        "memory": (_clause("it reads {} of the memory bandwidth", facts.bandwidth_share),
-                   _clause("and computes at {} of the peak", facts.compute_share)),
-        "compute": (_clause("it computes at {} of the peak", facts.compute_share),
-                    _clause("and reads {} of the memory bandwidth", facts.bandwidth_share)),
+        "memory": (_clause("it uses {} of the memory bandwidth", facts.bandwidth_share),
+                   _clause("and {} of the compute peak", facts.compute_share)),
+        "compute": (_clause("it uses {} of the compute peak", facts.compute_share),
+                    _clause("and {} of the memory bandwidth", facts.bandwidth_share)),
         "host": (_clause("the GPU is idle {} of the time", facts.idle_share),
                  _clause("while memory bandwidth is used to {}", facts.bandwidth_share)),
         "communication": (_clause("{} of the time goes to moving data between GPUs", facts.communication_share),),
@@ -94,6 +95,9 @@ _OPENINGS: Mapping[str, str] = {
 
 
 def _busy_clauses(facts: HeadlineFacts) -> list[str]:
+    if facts.on_cpu:
+        busy = _clause("operators run {} of the time", facts.gpu_util)
+        return [busy] if busy else []
     return [
         clause
         for clause in (
