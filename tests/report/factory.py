@@ -185,7 +185,7 @@ def gpu_generation(**changes: Any) -> doc.Report:
         ],
         "verdict": doc.Verdict(
             headline="Decode is bound by the host, which cannot feed the GPU fast enough: the GPU is idle 45 % of the "
-            "time while memory bandwidth is used to 36 %. A step takes 20.4 ms, 2.7 \u00d7 its floor.",
+            "time while memory bandwidth is used to 36 %. A step takes 20.4 ms, 2.8 \u00d7 its floor.",
             bound="host", confidence=0.86, ruled_out=["more_compute", "smaller_kv", "faster_links"]),
         "span": doc.Span(duration_us=2_672_400.0, gpu_busy_us=1_497_200.0, gpu_util=0.557,
                          tensor_core_useful_us=34_000.0, tensor_core_idle_us_min=2_601_200.0,
