@@ -53,6 +53,7 @@ class PhaseSummary:
     prefill_tokens: int | None
     decode_tokens: int | None
     padded_tokens: int | None
+    tokens_mean: float | None
     sequences_mean: float | None
     context_mean: float | None
     flops: float | None
@@ -117,6 +118,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         prefill_tokens=_total(steps["prefill_tokens"]),
         decode_tokens=_total(steps["decode_tokens"]),
         padded_tokens=_total(steps["padded_tokens"]),
+        tokens_mean=_mean(steps["tokens"]),
         sequences_mean=_mean(steps["sequences"]),
         context_mean=_mean(steps["context_sum"] / steps["sequences"]),
         flops=work.flops,

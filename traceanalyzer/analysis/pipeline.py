@@ -152,6 +152,11 @@ def _first_device(trace: Trace) -> int:
     return trace.metadata.devices[0].id if trace.metadata.devices else 0
 
 
+def _idles(device: DeviceAnalysis) -> bool:
+    """Whether the device waits for its host for a tenth of the span or more."""
+    return device.ledger.total_ns("idle_launch", "idle_host") >= 0.1 * max(device.timeline.span_ns, 1)
+
+
 def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
     """What contradicts the limits: said, because a peak or a work model must then be wrong."""
     beats = sum(device.ledger.beats_peak for device in analysed)
@@ -160,6 +165,8 @@ def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
         notes.append(Note("no_device_activity", "error"))
     if any(device.timeline.device.gpu is None and device.timeline.device.kind != "cpu" for device in analysed):
         notes.append(Note("gpu_unknown", "warning", 1))
+    if any(device.timeline.trace.metadata.with_stack and _idles(device) for device in analysed):
+        notes.append(Note("stacks_slow_the_host", "warning"))
     artefact = sum(device.ledger.total_ns("idle_artefact") for device in analysed)
     if artefact:
         notes.append(Note("unrecorded_device_time", "warning", 1, f"{artefact / 1e6:.2f}"))

@@ -149,6 +149,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
     facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
     phase, floor = facts.phase, analysis.decode_floor
     duration = phase.duration_ns if phase else main.timeline.span_ns
+    ridge = main.timeline.device.ridge_flop_per_byte
     idle = phase.idle_ns if phase else main.ledger.group_ns("idle")
     rows = main.ledger.table
     if phase:
@@ -173,6 +174,11 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             communication_share=share("communication"),
             no_tensor_core_share=share("no_tensor_core"),
             gpu_util=_gpu_util(main),
+            tokens_per_step=phase.tokens_mean if phase else None,
+            ridge=next((ridge[d] for d in ("bf16", "fp16") if d in ridge), None),
+            by_tokens=bool(phase and phase.bound.by_tokens),
+            no_peaks=not ridge,
+            on_cpu=main.timeline.device.kind == "cpu",
         ),
     )
     return doc.Verdict(headline=text, bound=facts.bound, confidence=facts.confidence, ruled_out=[])

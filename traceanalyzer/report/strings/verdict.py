@@ -17,7 +17,9 @@ from traceanalyzer.report.strings.labels import PHASES
 class HeadlineFacts:
     """What a headline may quote; None where it is not known. Shares are of the phase's time, or of a peak.
 
-    `phase` is the phase the verdict speaks about (decode where there is one), None for the whole run.
+    `phase` is the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound follows from
+    `tokens_per_step` against the `ridge` (FLOP per byte), because the work of the kernels is not recorded. `no_peaks`:
+    the limits of the device are not known.
     """
 
     workload: str = "unknown"
@@ -32,6 +34,10 @@ class HeadlineFacts:
     no_tensor_core_share: float | None = None
     gpu_util: float | None = None
     on_cpu: bool = False
+    tokens_per_step: float | None = None
+    ridge: float | None = None
+    by_tokens: bool = False
+    no_peaks: bool = False
 
 
 RULED_OUT: Mapping[str, str] = {
@@ -60,9 +66,12 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
     if facts.workload == "capture":
         return "This trace holds a graph capture: hardly anything ran on the GPU, so it says nothing about speed."
     subject = PHASES.get(facts.phase, "The run") if facts.phase else "The run"
+    if facts.by_tokens:
+        return " ".join([_by_tokens(subject, facts), *_step_sentence(facts)])
     clauses = {
         "memory": (_clause("it uses {} of the memory bandwidth", facts.bandwidth_share),
-                   _clause("and {} of the compute peak", facts.compute_share)),
+                   _clause("and {} of the compute peak", facts.compute_share),
+                   _no_tensor_core_clause(facts)),
         "compute": (_clause("it uses {} of the compute peak", facts.compute_share),
                     _clause("and {} of the memory bandwidth", facts.bandwidth_share)),
         "host": (_clause("the GPU is idle {} of the time", facts.idle_share),
@@ -74,7 +83,8 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
         "unknown": _busy_clauses(facts),
     }  # fmt: skip
     said = [clause for clause in clauses.get(bound, clauses["unknown"]) if clause]
-    opening = _OPENINGS.get(bound, _OPENINGS["unknown"]).format(subject, within=subject.lower())
+    limits = "without the device's peaks" if facts.no_peaks else "from this trace"
+    opening = _OPENINGS.get(bound, _OPENINGS["unknown"]).format(subject, within=subject.lower(), limits=limits)
     text = _sentence(opening, said)
     return " ".join([text, *_step_sentence(facts)])
 
@@ -90,8 +100,23 @@ _OPENINGS: Mapping[str, str] = {
     "host": "{} is bound by the host, which cannot feed the GPU fast enough",
     "communication": "{} is bound by communication",
     "mixed": "{} has no single bound",
-    "unknown": "What binds {within} cannot be told from this trace",
+    "unknown": "What binds {within} cannot be told {limits}",
 }
+
+
+def _by_tokens(subject: str, facts: HeadlineFacts) -> str:
+    tokens = f"{facts.tokens_per_step:,.0f}" if facts.tokens_per_step is not None else "few"
+    ridge = f"{facts.ridge:,.0f} FLOP per byte" if facts.ridge is not None else "ridge of this GPU"
+    return (
+        f"{subject} is most likely bound by memory bandwidth: {tokens} tokens per step are far below the {ridge} "
+        "this GPU needs to be bound by compute; the work of its kernels is not recorded."
+    )
+
+
+def _no_tensor_core_clause(facts: HeadlineFacts) -> str | None:
+    """Worth saying where most of a memory-bound phase is spent outside matrix products: it can be fused away."""
+    share = facts.no_tensor_core_share
+    return _clause("{} of its time goes to kernels without tensor cores", share) if (share or 0.0) >= 0.4 else None
 
 
 def _busy_clauses(facts: HeadlineFacts) -> list[str]:
