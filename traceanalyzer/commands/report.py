@@ -28,6 +28,40 @@ _COMPRESSED = (".gz", ".zst", ".zstd")
 _KINDS = (".json", ".trace", ".pt", ".html", ".htm", ".traceanalyzer")
 
 
+_Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH",
+        help="Trace files, folders of them, - for standard input, or one page made earlier. "
+        "Several files are the ranks of one run.",
+    ),
+]
+_Page = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE.html", help=f"Where the page goes [default: NAME{PAGE_SUFFIX}]."),
+]
+_Document = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the report's document as JSON; - is stdout.")
+]
+_Markdown = Annotated[
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown for a ticket; - is stdout.")
+]
+_GpuId = Annotated[
+    str | None, typer.Option("--gpu", metavar="ID", help="The GPU it ran on; `traceanalyzer gpus` lists them.")
+]
+_Peaks = Annotated[
+    list[str] | None,
+    typer.Option("--peak-tflops", metavar="DTYPE=N", help="Dense peak in TFLOP/s, as bf16=312; repeatable."),
+]
+_Bandwidth = Annotated[str | None, typer.Option("--bandwidth-gbs", metavar="N", help="Memory bandwidth in GB/s.")]
+_Price = Annotated[
+    str | None, typer.Option("--price", metavar="PRICE", help="Price of one GPU, as 2.5/h or '2.5 EUR/h'.")
+]
+_Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
+_Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No summary and no messages, only errors.")]
+
+
 @dataclass(frozen=True, slots=True)
 class _Settings:
     """What changes the analysis, checked."""
@@ -53,40 +87,17 @@ class _Outputs:
 
 
 def report(
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH",
-            help="Trace files, folders of them, - for standard input, or one page made earlier. "
-            "Several files are the ranks of one run.",
-        ),
-    ],
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE.html", help=f"Where the page goes [default: NAME{PAGE_SUFFIX}]."),
-    ] = None,
-    document: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the report's document as JSON; - is stdout.")
-    ] = None,
-    markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown for a ticket; - is stdout.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="ID", help="The GPU it ran on (see `traceanalyzer gpus`).")
-    ] = None,
-    peak_tflops: Annotated[
-        list[str] | None,
-        typer.Option("--peak-tflops", metavar="DTYPE=N", help="Dense peak in TFLOP/s, as bf16=312; repeatable."),
-    ] = None,
-    bandwidth_gbs: Annotated[
-        str | None, typer.Option("--bandwidth-gbs", metavar="N", help="Memory bandwidth in GB/s.")
-    ] = None,
-    price: Annotated[
-        str | None, typer.Option("--price", metavar="PRICE", help="Price of one GPU, as 2.5/h or '2.5 EUR/h'.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")] = False,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary and no messages, only errors.")] = False,
+    paths: _Paths,
+    output: _Page = None,
+    document: _Document = None,
+    markdown: _Markdown = None,
+    gpu: _GpuId = None,
+    peak_tflops: _Peaks = None,
+    bandwidth_gbs: _Bandwidth = None,
+    price: _Price = None,
+    force: _Force = False,
+    open_page: _Open = False,
+    quiet: _Quiet = False,
 ) -> None:
     """Write the report of one run: page, JSON, Markdown.
 
