@@ -210,3 +210,14 @@ def test_the_cost_of_a_token_is_its_share_of_the_gpu_hour() -> None:
 def test_the_test_device_is_what_the_numbers_above_assume() -> None:
     assert device().bandwidth_gbs == BANDWIDTH_GBS
     assert device().ridge_flop_per_byte["bf16"] == pytest.approx(100)
+
+
+def test_what_a_phase_hardly_uses_is_ruled_out_and_nothing_where_its_work_is_unknown() -> None:
+    found = verdict.decide(list(summaries(generation()).values()))
+    assert found.phase is not None
+    assert found.phase.phase == "decode"
+    assert "more_compute" in found.ruled_out
+    assert "larger_batch" not in found.ruled_out
+    rows = [gemm(0, 100, 0, 0, 0, flops=np.nan, bytes=np.nan)]
+    steps = [{"phase": "decode", "start": 0, "end": 100, "tokens": 8, "sequences": 8}]
+    assert verdict.decide(list(summaries(line(rows, steps=steps)).values())).ruled_out == ()

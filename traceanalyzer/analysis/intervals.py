@@ -52,12 +52,14 @@ def covered_until(cover: Union, instants: Ints) -> Ints:
     index = np.searchsorted(cover.starts, instants, side="right") - 1
     safe = np.maximum(index, 0)
     inside = np.minimum(instants, cover.ends[safe]) - cover.starts[safe]
-    return np.where(index < 0, np.int64(0), cover.before[safe] + inside).astype(np.int64)
+    until: Ints = np.where(index < 0, 0, cover.before[safe] + inside)
+    return until
 
 
 def covered(cover: Union, starts: Ints, ends: Ints) -> Ints:
     """How much of each interval the union covers. Shapes: (n,), (n,) -> (n,)."""
-    return np.maximum(covered_until(cover, ends) - covered_until(cover, starts), 0)
+    shared: Ints = np.maximum(covered_until(cover, ends) - covered_until(cover, starts), 0)
+    return shared
 
 
 def owned(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:

@@ -50,6 +50,7 @@ class PhaseSummary:
     busy_ns: int
     time_share: float
     idle_ns: int
+    unrecorded_ns: int
     prefill_tokens: int | None
     decode_tokens: int | None
     padded_tokens: int | None
@@ -66,6 +67,12 @@ class PhaseSummary:
     launches_per_step: float | None
     flops_known_share: float | None
     bytes_known_share: float | None
+
+    @property
+    def idle_share(self) -> float | None:
+        """Idle time over the recorded part of the phase."""
+        observed = self.duration_ns - self.unrecorded_ns
+        return self.idle_ns / observed if observed > 0 else None
 
     @property
     def output_tokens(self) -> int | None:
@@ -99,11 +106,11 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
     steps = steps[steps["phase"] == phase]
     entries = ledger.table[ledger.table["phase"] == phase].set_index("bucket")["ns"]
     duration = int(entries.sum())
-    idle = int(entries[entries.index.str.startswith("idle_")].sum())
+    unrecorded = int(entries.get("idle_artefact", 0))
+    idle = int(entries[entries.index.str.startswith("idle_")].sum()) - unrecorded
     kernels = rows[rows["kind"] == KERNEL]
     counted = kernels[kernels["step"].isin(steps.index)]
-    observed = duration - int(entries.get("idle_artefact", 0))
-    work = _Work(kernels, observed)
+    work = _Work(kernels, duration - unrecorded)
     launches = counted.loc[counted["launch"] >= 0, "launch"].nunique()
     start = rows["start_ns"].to_numpy(np.int64)
     busy = intervals.union(start, start + rows["duration_ns"].to_numpy(np.int64)).length
@@ -115,6 +122,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         busy_ns=busy,
         time_share=duration / timeline.span_ns if timeline.span_ns else 0.0,
         idle_ns=idle,
+        unrecorded_ns=unrecorded,
         prefill_tokens=_total(steps["prefill_tokens"]),
         decode_tokens=_total(steps["decode_tokens"]),
         padded_tokens=_total(steps["padded_tokens"]),

@@ -7,14 +7,21 @@ from dataclasses import dataclass
 
 from traceanalyzer.analysis.phases import PhaseSummary
 
+HARDLY_ANY = 0.05
+"""Share of a phase below which waiting for the host is not worth attacking."""
+
 
 @dataclass(frozen=True)
 class VerdictFacts:
-    """The phase that took most of the time spent on tokens (None where no phase is known) and its bound."""
+    """The phase that took most of the time spent on tokens (None where no phase is known) and its bound.
+
+    `ruled_out` holds codes for what would not help that phase.
+    """
 
     phase: PhaseSummary | None
     bound: str
     confidence: float | None
+    ruled_out: tuple[str, ...] = ()
 
 
 def decide(phases: Sequence[PhaseSummary]) -> VerdictFacts:
@@ -26,4 +33,25 @@ def decide(phases: Sequence[PhaseSummary]) -> VerdictFacts:
     if not named:
         return VerdictFacts(None, "unknown", None)
     longest = max(named, key=lambda phase: phase.duration_ns)
-    return VerdictFacts(longest, longest.bound.name, longest.bound.confidence or None)
+    return VerdictFacts(longest, longest.bound.name, longest.bound.confidence or None, _ruled_out(longest))
+
+
+def _ruled_out(phase: PhaseSummary) -> tuple[str, ...]:
+    """What the phase's own figures exclude: a resource it uses to under a third, or waiting that is hardly there.
+
+    Only for a bound that the work of the kernels shows; where the work is unknown, nothing is ruled out.
+    """
+    idle = phase.idle_share
+    if phase.bound.by_tokens or phase.bound.name in ("unknown", "mixed") or idle is None:
+        return ()
+    checks = {
+        "more_compute": phase.bound.name != "compute" and _below_a_third(phase.compute_share),
+        "more_bandwidth": phase.bound.name != "memory" and _below_a_third(phase.bandwidth_share),
+        "larger_batch": phase.bound.name == "compute",
+        "fewer_launches": phase.bound.name != "host" and idle < HARDLY_ANY,
+    }
+    return tuple(code for code, holds in checks.items() if holds)
+
+
+def _below_a_third(share: float | None) -> bool:
+    return share is not None and share < 1 / 3

@@ -150,7 +150,6 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
     phase, floor = facts.phase, analysis.decode_floor
     duration = phase.duration_ns if phase else main.timeline.span_ns
     ridge = main.timeline.device.ridge_flop_per_byte
-    idle = phase.idle_ns if phase else main.ledger.group_ns("idle")
     rows = main.ledger.table
     if phase:
         rows = rows[rows["phase"] == phase.phase]
@@ -170,7 +169,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             floor_ratio=floor.ratio if floor and decode else None,
             bandwidth_share=phase.bandwidth_share if phase else None,
             compute_share=phase.compute_share if phase else None,
-            idle_share=idle / duration if duration else None,
+            idle_share=phase.idle_share if phase else _whole_idle_share(main),
             communication_share=share("communication"),
             no_tensor_core_share=share("no_tensor_core"),
             gpu_util=_gpu_util(main),
@@ -181,7 +180,19 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             on_cpu=main.timeline.device.kind == "cpu",
         ),
     )
-    return doc.Verdict(headline=text, bound=facts.bound, confidence=facts.confidence, ruled_out=[])
+    return doc.Verdict(
+        headline=text,
+        bound=facts.bound,
+        confidence=facts.confidence,
+        ruled_out=[strings.ruled_out(code) for code in facts.ruled_out],
+    )
+
+
+def _whole_idle_share(device: DeviceAnalysis) -> float | None:
+    """Idle time over the recorded part of the span."""
+    unrecorded = device.ledger.total_ns("idle_artefact")
+    observed = device.timeline.span_ns - unrecorded
+    return (device.ledger.group_ns("idle") - unrecorded) / observed if observed > 0 else None
 
 
 def _gpu_util(device: DeviceAnalysis) -> float | None:

@@ -6,6 +6,7 @@ Lists are bounded; what does not fit is counted (steps) or summed into "(rest)" 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import pandas as pd
 
 from traceanalyzer.analysis.ledger import GROUPS

@@ -43,8 +43,8 @@ QUALITY: Mapping[str, str] = {
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
     "no_device_activity": "Nothing that ran on the GPU survived in this file: there are no times to analyse.",
-    "stacks_slow_the_host": "Python stacks were recorded, which slows the host: idle time and step times are longer than "
-    "without the profiler.",
+    "stacks_slow_the_host": "Python stacks were recorded, which slows the host: idle time and step times are longer "
+    "than without the profiler.",
     "gpu_unknown": "The GPU is not in the catalogue: times and FLOPs hold, shares of a peak are not known. Supply "
     "--peak-tflops and --bandwidth-gbs, or --gpu.",
     "unrecorded_device_time": "{detail} ms of the span were not recorded; they count neither as idle nor as busy.",
