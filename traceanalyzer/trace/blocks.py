@@ -17,7 +17,7 @@ import msgspec
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.salvage import BOUNDARY, Events, decode, salvage
 
-BLOCK_BYTES = 1 << 21
+BLOCK_BYTES = 1 << 20
 """How much text is decoded at once."""
 
 _METADATA_BYTES = 1 << 24

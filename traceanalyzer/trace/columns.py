@@ -1,4 +1,4 @@
-"""Collects decoded events into columns, one chunk per block, so that no event outlives its block.
+"""Collects decoded events into columns block by block, so that no event outlives its block.
 
 Text is interned on the way: names, threads, and the raw JSON of shapes in one spelling, whatever the file's layout.
 What could be wrong: two threads with the same process and thread id (a recycled id) count as one.
@@ -33,12 +33,10 @@ from traceanalyzer.trace.events import (
     PlaceEvent,
     lenient,
 )
+from traceanalyzer.trace.growing import Chunk, Growing
 from traceanalyzer.trace.numbers import Bools, Ints, integer, integers, nanoseconds, narrow, reals
 from traceanalyzer.trace.salvage import Events
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
-
-Array = npt.NDArray[Any]
-Chunk = dict[str, Array]
 
 _STRUCTS: dict[Group, type[Event]] = {
     Group.KERNEL: KernelEvent,
@@ -103,7 +101,7 @@ def thread_key(pid: Loose, tid: Loose) -> tuple[str, str]:
 class Columns:
     """All columns of a trace while it is read.
 
-    `chunks` holds one list of column chunks per table; `categories` counts the events per category as written.
+    `tables` holds the columns of each table; `categories` counts the events per category as written.
     """
 
     def __init__(self, book: notes.NoteBook) -> None:
@@ -112,8 +110,8 @@ class Columns:
         self.thread_names: dict[tuple[str, str], str] = {}
         self.categories: Counter[str | None] = Counter()
         self.events = 0
-        self.chunks: dict[str, list[Chunk]] = {
-            name: [] for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")
+        self.tables = {
+            name: Growing() for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")
         }
         self._book = book
         self._threads = _Threads()
@@ -199,7 +197,7 @@ class Columns:
             "bytes": integers([a.bytes for a in args]),
             "context": integers([a.context for a in args]),
         }
-        self.chunks["kernels"].append(self._timed(events, chunk))
+        self.tables["kernels"].append(self._timed(events, chunk))
 
     def _launches(self, events: list[Any], _: list[str | None]) -> None:
         args = [event.args for event in events]
@@ -208,7 +206,7 @@ class Columns:
             "correlation": integers([a.correlation for a in args]),
             "external_id": _external_ids(args),
         }
-        self.chunks["launches"].append(self._timed(events, chunk))
+        self.tables["launches"].append(self._timed(events, chunk))
 
     def _ops(self, events: list[Any], _: list[str | None]) -> None:
         args = [event.args for event in events]
@@ -224,7 +222,7 @@ class Columns:
             "strides": self._json.codes([a.strides for a in args]),
             "sequence": integers([a.sequence for a in args]),
         }
-        self.chunks["ops"].append(self._timed(events, chunk))
+        self.tables["ops"].append(self._timed(events, chunk))
 
     def _annotations(self, events: list[Any], labels: list[str | None]) -> None:
         args = [event.args for event in events]
@@ -238,7 +236,7 @@ class Columns:
             "stream": np.where(gpu, stream, MISSING),
             "external_id": _external_ids(args),
         }
-        self.chunks["annotations"].append(self._timed(events, chunk))
+        self.tables["annotations"].append(self._timed(events, chunk))
 
     def _syncs(self, events: list[Any], _: list[str | None]) -> None:
         args = [event.args for event in events]
@@ -247,7 +245,7 @@ class Columns:
             "stream": integers([a.stream for a in args]),
             "correlation": integers([a.correlation for a in args]),
         }
-        self.chunks["syncs"].append(self._timed(events, chunk))
+        self.tables["syncs"].append(self._timed(events, chunk))
 
     def _memory(self, events: list[Any], args: list[MemoryArgs]) -> None:
         """Allocator events: what was asked for, and the totals where recorded, each as a counter of its own."""
@@ -260,7 +258,7 @@ class Columns:
             if keep.any():
                 name = np.full(len(events), self.strings[f"{_MEMORY} {label}"], np.int32)
                 chunk: Chunk = {"name": name, "start_ns": start, "device": device, "value": value, "known": known}
-                self.chunks["counters"].append({column: values[keep] for column, values in chunk.items()})
+                self.tables["counters"].append({column: values[keep] for column, values in chunk.items()})
 
     def _other(self, events: list[Any]) -> None:
         """Thread names, counters and allocator events without a category; the rest is not kept."""
@@ -273,24 +271,28 @@ class Columns:
                 name = _object(event.args).get("name")
                 if isinstance(name, str):
                     self.thread_names[thread_key(event.pid, event.tid)] = name
-            elif event.ph == "C":
-                self._counter(event, _object(event.args))
+        samples = [
+            (event, f"{event.name} {key}", value)
+            for event in events
+            if event.ph == "C"
+            for key, value in _object(event.args).items()
+        ]
+        if samples:
+            self._samples(samples)
 
-    def _counter(self, event: OtherEvent, series: dict[str, Any]) -> None:
-        """One sample of a counter: a row for each of its series."""
-        value = reals(list(series.values()))
+    def _samples(self, samples: list[tuple[OtherEvent, str, object]]) -> None:
+        """Samples of counters, one for each series of each event; what is no number is left out."""
+        value = reals([sample for _, _, sample in samples])
+        start, known = nanoseconds([event.ts for event, _, _ in samples])
         keep = ~np.isnan(value)
-        if not keep.any():
-            return
-        start, known = nanoseconds([event.ts] * len(series))
         chunk: Chunk = {
-            "name": self.strings.codes([f"{event.name} {key}" for key in series]),
+            "name": self.strings.codes([name for _, name, _ in samples]),
             "start_ns": start,
-            "device": narrow(np.full(len(series), integer(event.pid), np.int64)),
+            "device": narrow(integers([event.pid for event, _, _ in samples])),
             "value": value,
             "known": known,
         }
-        self.chunks["counters"].append({column: values[keep] for column, values in chunk.items()})
+        self.tables["counters"].append({column: values[keep] for column, values in chunk.items()})
 
 
 def _external_ids(args: Sequence[Any]) -> Ints:

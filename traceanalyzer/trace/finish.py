@@ -1,4 +1,4 @@
-"""Turns collected column chunks into the tables of a `Trace`: checked, sorted, nested; and notes what looks wrong.
+"""Turns collected columns into the tables of a `Trace`: checked, sorted, nested; and notes what looks wrong.
 
 Rows whose times cannot be true are left out and counted; everything else is kept as recorded. What could be wrong: the
 limits (a day for one event, a day around the median start) are judgement, chosen far beyond any real recording window.
@@ -16,7 +16,8 @@ import pandas as pd
 
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.codes import ThreadKey, renumber
-from traceanalyzer.trace.columns import Array, Chunk, Columns
+from traceanalyzer.trace.columns import Columns
+from traceanalyzer.trace.growing import Array, Chunk
 from traceanalyzer.trace.nesting import parents
 from traceanalyzer.trace.numbers import Bools, Ints
 from traceanalyzer.trace.tables import (
@@ -56,8 +57,8 @@ class Finished:
 
 
 def finish(columns: Columns, book: notes.NoteBook) -> Finished:
-    """The tables of a trace; consumes the chunks of `columns`."""
-    tables = {name: _joined(name, columns.chunks.pop(name)) for name in _SCHEMAS}
+    """The tables of a trace; empties `columns`."""
+    tables = {name: columns.tables[name].take() or _empty(schema) for name, schema in _SCHEMAS.items()}
     strings, threads = renumber(tables, columns.strings, columns.threads)
     _move_steps(tables, strings)
     _drop_impossible(tables, book)
@@ -80,15 +81,8 @@ def _frame(table: Chunk, schema: Mapping[str, type]) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
-def _joined(name: str, chunks: list[Chunk]) -> Chunk:
-    columns = [column for column in (*_SCHEMAS[name], "known") if column != "parent"]
-    if not chunks:
-        kinds = {**_SCHEMAS[name], "known": np.bool_}
-        return {column: np.empty(0, kinds[column]) for column in columns}
-    table: Chunk = {}
-    for column in columns:
-        table[column] = np.concatenate([chunk.pop(column) for chunk in chunks])
-    return table
+def _empty(schema: Mapping[str, type]) -> Chunk:
+    return {column: np.empty(0, kind) for column, kind in {**schema, "known": np.bool_}.items()}
 
 
 def _select(table: Chunk, rows: Array) -> Chunk:

@@ -85,7 +85,7 @@ def _refuse_foreign(name: str, columns: Columns, keys: Iterable[str]) -> None:
         for category, count in columns.categories.items()
         if category is not None and category not in CATEGORIES
     }
-    if unsupported_accelerators(unknown) and not columns.chunks["kernels"]:
+    if unsupported_accelerators(unknown) and not columns.tables["kernels"].rows:
         raise foreign_events(name, unknown)
     known = any(category in CATEGORIES for category in columns.categories)
     if not known and not {"schemaVersion", "deviceProperties"} & set(keys):

@@ -9,6 +9,7 @@ is beyond repair, and a damaged event that holds such a list counts as several.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -78,8 +79,7 @@ def decode(piece: bytes) -> Events:
     Raises:
         msgspec.MsgspecError, UnicodeDecodeError: the piece is damaged or ends inside an event.
     """
-    if not piece.isascii():
-        piece.decode()  # the decoder does not look into the text it skips
+    _check_utf8(piece)
     wrapped = b"[" + piece + b"]"
     try:
         raws = _raw_list.decode(wrapped)
@@ -91,6 +91,16 @@ def decode(piece: bytes) -> Events:
         events.rest, events.ended = piece[end:], True
         return events
     return Events(raws, [head.cat for head in _head_list.decode(wrapped)])
+
+
+def _check_utf8(piece: bytes) -> None:
+    """Raise UnicodeDecodeError for bytes that are no UTF-8: the decoder does not look into the text it skips."""
+    if piece.isascii():
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for begin in range(0, len(piece), _RUN):  # in parts that stay in the processor's cache
+        decoder.decode(piece[begin : begin + _RUN])
+    decoder.decode(b"", final=True)
 
 
 def _end_of_list(piece: bytes, error: str) -> int | None:

@@ -1,0 +1,65 @@
+"""Reading a large file takes memory for its columns and one block, and keeps up a rate; in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.trace.made import document, events
+
+MEASURE = """
+import json, resource, sys, time
+from traceanalyzer.trace import read_trace
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin = time.process_time()
+trace = read_trace(sys.argv[1])
+seconds = time.process_time() - begin
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+kept = sum(int(getattr(trace, name).memory_usage(index=False).sum())
+           for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters"))
+print(json.dumps([before * 1024, peak * 1024, seconds, trace.source.events, kept]))
+"""
+
+
+def large(path: Path, megabytes: int) -> tuple[int, int]:
+    """A file of that size, mostly stacks and arrows as real ones are; its bytes and events."""
+    text = document(events(1, 400), "old kineto")
+    head, rest = text.split(b'"traceEvents": [\n', 1)
+    body, tail = rest.split(b"\n  ],\n", 1)
+    stacks = b",\n".join(
+        b'  {\n    "ph": "X", "cat": "python_function", "name": "model.py(%d): forward", "pid": 1, "tid": 1,\n'
+        b'    "ts": 10000%d.5, "dur": 1.25,\n    "args": {\n      "Python parent id": 1, "Python id": %d, "Ev Idx": 3\n'
+        b"    }\n  }" % (i % 300, i, i)
+        for i in range(1200)
+    )
+    piece = body + b",\n" + stacks
+    copies = megabytes * 10**6 // len(piece)
+    with path.open("wb") as stream:
+        stream.write(head + b'"traceEvents": [\n' + piece)
+        for _ in range(copies - 1):
+            stream.write(b",\n" + piece)
+        stream.write(b"\n  ],\n" + tail)
+    return path.stat().st_size, copies * 1600
+
+
+def measured(path: Path) -> list[float]:
+    command = [sys.executable, "-c", MEASURE, str(path)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.soak
+def test_memory_stays_bounded_by_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    size, count = large(path, 200)
+    before, peak, seconds, found, kept = measured(path)
+    assert found == count
+    assert peak < 0.8 * size
+    assert peak - before < 3 * kept + 40e6
+    small = tmp_path / "small.json"
+    large(small, 50)
+    assert measured(small)[1] < peak
+    assert size / seconds > 30e6, "bytes per second of processor time"
