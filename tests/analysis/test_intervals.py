@@ -68,3 +68,11 @@ def test_largest_remainder_keeps_the_total_and_moves_no_value_by_a_whole_unit(va
     rounded = intervals.largest_remainder(exact, total)
     assert rounded.sum() == total
     assert (np.abs(rounded - exact) <= 1.0 + 1e-6).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(0, 15)), max_size=12))
+def test_union_by_group_counts_the_instants_of_each_group(items: list[tuple[int, int, int]]) -> None:
+    group = np.array([g for g, _, _ in items], np.int64)
+    start, end = arrays([(s, d) for _, s, d in items])
+    expected = [len(instants(start[group == g], end[group == g])) for g in range(4)]
+    assert intervals.union_by_group(group, start, end, 4).tolist() == expected

@@ -190,3 +190,13 @@ def test_every_nanosecond_is_in_exactly_one_bucket(rows: list[dict[str, Any]]) -
     expected = accountant(rows)
     for bucket in set(found) | set(expected):
         assert found.get(bucket, 0) == pytest.approx(expected.get(bucket, 0), abs=1.0), bucket
+
+
+def test_the_busy_time_of_a_step_is_a_union() -> None:
+    rows = [
+        {"start": 0, "duration": 10, "step": 0, "stream": 1},
+        {"start": 5, "duration": 10, "step": 0, "stream": 2},
+        {"start": 20, "duration": 10, "step": 1},
+    ]
+    steps = [{"phase": "decode", "start": 0, "end": 15}, {"phase": "decode", "start": 20, "end": 30}]
+    assert line(rows, steps=steps).steps["busy_ns"].tolist() == [15, 10]

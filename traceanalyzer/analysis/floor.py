@@ -59,7 +59,7 @@ class PrefillIdeal:
 
 
 def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
-    """Per step: weight and KV bytes read (NaN where any of it is unknown), and busy time."""
+    """Per step: weight and KV bytes read, NaN where any of it is unknown."""
     rows = timeline.table
     rows = rows[rows["step"].isin(steps.index) & (rows["kind"] == KERNEL)]
     work = ~rows["role"].isin(HELPERS)
@@ -70,7 +70,6 @@ def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
         "step": rows["step"],
         "weights": rows["weight_bytes"].where(parameters, 0.0),
         "kv": rows["kv_bytes"].where(attention, 0.0),
-        "busy": rows["duration_ns"],
         "attends": attention,
     })  # fmt: skip
     grouped = frame.groupby("step")
@@ -78,7 +77,6 @@ def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
     out = grouped[["weights", "kv"]].sum()
     unknown = frame[["weights", "kv"]].isna().groupby(frame["step"]).any()
     out = out.mask(unknown)
-    out["busy"] = grouped["busy"].sum()
     out["kv"] = out["kv"].where(grouped["attends"].any())
     return out
 
@@ -120,7 +118,7 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
         floor_ns=needed / bandwidth if needed and bandwidth else None,
         floor_achievable_ns=needed / reach if needed and reach else None,
         measured_ns=measured,
-        busy_ns=float(per_step["busy"].median()),
+        busy_ns=float(steps["busy_ns"].median()),
         ns_per_1k_context_ideal=per_token * 1000 / bandwidth if per_token and bandwidth else None,
         ns_per_1k_context_measured=_slope(steps, spans),
         confidence=0.9 if kv is not None and weights is not None else (0.6 if weights is not None else 0.0),

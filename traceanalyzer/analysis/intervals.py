@@ -78,6 +78,22 @@ def owned(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return begin, np.maximum(ends, begin)
 
 
+def union_by_group(groups: Ints, starts: Ints, ends: Ints, count: int) -> Ints:
+    """Length of the union of the intervals of each group 0..count-1. Shapes: (n,), (n,), (n,) -> (count,).
+
+    Each group is moved to a stretch of the axis of its own, so that one pass over all intervals serves every group.
+    """
+    if not len(starts):
+        return np.zeros(count, np.int64)
+    origin, stretch = starts.min(), int(ends.max() - starts.min()) + 1
+    moved = groups * stretch - origin
+    order = np.lexsort((starts, groups))
+    own_start, own_end = owned((starts + moved)[order], (ends + moved)[order])
+    lengths = np.zeros(count, np.int64)
+    np.add.at(lengths, groups[order], own_end - own_start)
+    return lengths
+
+
 def gaps(busy: Union) -> tuple[Ints, Ints]:
     """The gaps between the intervals of a union: starts and ends, shape (m - 1,)."""
     return busy.ends[:-1], busy.starts[1:]

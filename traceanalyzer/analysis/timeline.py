@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.devices import DeviceInfo
-from traceanalyzer.analysis.intervals import Ints, Union, covered, gaps, union
+from traceanalyzer.analysis.intervals import Ints, Union, covered, gaps, union, union_by_group
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
 UNRECORDED_AFTER_NS = 1_000_000
@@ -36,7 +36,8 @@ class Timeline:
     """One device of one trace. `busy` is the union of all activity, `unrecorded` the gaps that are no idleness.
 
     `steps` are that device's steps in start order, with `duration_ns` (first activity to last, without unrecorded
-    time) and `period_ns` (start to the next step's start, likewise; NaN for the last).
+    time), `busy_ns` (union of their activity) and `period_ns` (start to the next step's start, without unrecorded
+    time; NaN for the last).
     """
 
     trace: Trace
@@ -123,9 +124,15 @@ def build(
     kernel = table["kind"].to_numpy() == KERNEL
     busy = union(start, end)
     unrecorded = _unrecorded(busy, start, launch_end)
-    return Timeline(
-        trace, device, table, _timed(steps, unrecorded), busy, union(start[kernel], end[kernel]), unrecorded
-    )
+    timed = _timed(steps, unrecorded).assign(busy_ns=_busy(steps, step, start, end))
+    return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded)
+
+
+def _busy(steps: pd.DataFrame, step: np.ndarray, start: Ints, end: Ints) -> Ints:
+    """Busy time of each step. `step` holds index labels of `steps`."""
+    place = steps.index.get_indexer(pd.Index(step))
+    inside = place >= 0
+    return union_by_group(place[inside].astype(np.int64), start[inside], end[inside], len(steps))
 
 
 def following(starts: Ints, gap_ends: Ints) -> Ints:

@@ -74,15 +74,17 @@ def ledger_rows(device: DeviceAnalysis) -> list[doc.LedgerRow]:
 
 
 def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
-    """Every step of one device, in start order; times count from the start of the analysed span."""
+    """Every forward pass that ran on one device, in start order; times count from the start of the analysed span.
+
+    A graph capture runs nothing: its time is in the phases and the ledger, but it is no step.
+    """
     line = device.timeline
     info, origin = line.device, line.start_ns
-    busy = line.table.groupby("step")["duration_ns"].sum()
     counts = (
         "tokens", "prefill_tokens", "decode_tokens", "sequences", "prefill_sequences", "decode_sequences",
         "context_sum", "query_context_sum", "padded_tokens",
     )  # fmt: skip
-    rows = line.steps.to_dict("records")
+    steps = line.steps[line.steps["phase"] != "capture"]
     return [
         doc.Step(
             index=int(index),
@@ -94,12 +96,12 @@ def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
             start_us=(row["start_ns"] - origin) / 1e3,
             duration_us=row["duration_ns"] / 1e3,
             period_us=us(row["period_ns"]),
-            gpu_busy_us=float(busy.get(index, 0)) / 1e3,
+            gpu_busy_us=row["busy_ns"] / 1e3,
             parent_step=int(row["parent_step"]) if row["parent_step"] >= 0 else None,
             complete=bool(row["complete"]),
             **{name: whole(row[name]) for name in counts},
         )
-        for index, row in zip(line.steps.index, rows, strict=True)
+        for index, row in zip(steps.index, steps.to_dict("records"), strict=True)
     ]
 
 
