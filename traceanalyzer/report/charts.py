@@ -20,6 +20,7 @@ import altair as alt
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Report
+from traceanalyzer.report.kernel_names import label
 from traceanalyzer.report.kernel_table import REST
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.summary import PHASE_ORDER, device_name, ordered_phases
@@ -117,7 +118,11 @@ def _kernel_points(report: Report, device: Device | None) -> list[_Point]:
     """Kernels that have a place on a logarithmic chart, the longest first."""
     points = [
         _Point(
-            row.phase, shorten(visible(row.name), _NAME), row.arithmetic_intensity, row.achieved_tflops, row.total_us
+            row.phase,
+            shorten(visible(label(row.name)), _NAME),
+            row.arithmetic_intensity,
+            row.achieved_tflops,
+            row.total_us,
         )
         for row in report.kernels
         if device

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Kernel, Report
+from traceanalyzer.report.kernel_names import label
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.summary import Figure, share_figure
 
@@ -23,6 +24,7 @@ class KernelRow:
     """One kernel, printed."""
 
     number: int
+    label: str
     name: str
     kind: str
     phase: str
@@ -70,9 +72,10 @@ def kernel_view(report: Report, limit: int = _SHOWN) -> KernelView | None:
     return KernelView(tuple(printed), caption)
 
 
-def _worst_first(row: Kernel) -> tuple[bool, bool, float, float, str, str]:
-    wasted = row.wasted_us
-    return (row.name == REST, wasted is None, -(wasted or 0.0), -row.total_us, row.phase, row.name)
+def _worst_first(row: Kernel) -> tuple[bool, float, float, str, str]:
+    """By wasted time; a kernel whose work is not known may have wasted all of its time, and is ranked so."""
+    wasted = row.total_us if row.wasted_us is None else row.wasted_us
+    return (row.name == REST, -wasted, -row.total_us, row.phase, row.name)
 
 
 def _row(number: int, row: Kernel, device: Device | None, total: float) -> KernelRow:
@@ -85,6 +88,7 @@ def _row(number: int, row: Kernel, device: Device | None, total: float) -> Kerne
         words.append(text("kernels.tensor"))
     return KernelRow(
         number=number,
+        label=text("kernels.rest") if row.name == REST else label(row.name),
         name=text("kernels.rest") if row.name == REST else row.name,
         kind=", ".join(word for word in words if word) if row.name != REST else "",
         phase=row.phase,

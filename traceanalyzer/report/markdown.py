@@ -135,7 +135,7 @@ def _kernels(report: Report, room: int) -> list[str]:
         return []
     heads = ("name", "phase", "count", "total", "wasted", "bound")
     cells = [
-        [code(row.name), row.phase_label, row.count, row.total, row.wasted, row.bound]
+        [code(row.label), row.phase_label, row.count, row.total, row.wasted, row.bound]
         for row in view.rows[: min(_KERNELS, room)]
     ]
     return _table([[text(f"kernels.{head}") for head in heads], *cells], escaped=frozenset({0}))

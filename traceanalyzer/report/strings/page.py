@@ -216,7 +216,8 @@ TEXT: Mapping[str, str] = {
     "floor.mfu": "MFU",
     # kernels
     "kernels.title": "Kernels by wasted time",
-    "kernels.lead": "Wasted is the time beyond what the FLOPs or the bytes of a kernel need.",
+    "kernels.lead": "Wasted is the time beyond what the FLOPs or the bytes of a kernel need; where its work is not "
+    "known, all of its time may be wasted, and it is ranked so.",
     "kernels.caption": "{shown} of {total} kernel rows, {share} of all kernel time",
     "kernels.none": "No kernel was recorded.",
     "kernels.name": "Kernel",

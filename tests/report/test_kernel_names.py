@@ -1,0 +1,63 @@
+"""Kernel labels on real names, and on names that try to hurt."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from traceanalyzer.report.kernel_names import label
+
+NATIVE = "void at::native::"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            NATIVE + "vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::BFloat16>, "
+            "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)",
+            "vectorized_elementwise_kernel add",
+        ),
+        (
+            NATIVE + "elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda"
+            "(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(float)#1}>(int)",
+            "elementwise_kernel direct_copy",
+        ),
+        (
+            NATIVE + "elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float, "
+            "float, float, at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&)>(int)",
+            "elementwise_kernel Mul",
+        ),
+        (
+            NATIVE
+            + "reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, int, 4> >(x)",
+            "reduce_kernel Mean",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_32x3_tn_align1>(x::Params)",
+            "cutlass_80_tensorop_s1688gemm_256x128_32x3_tn_align1",
+        ),
+        (
+            "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>, false>(p)",
+            "flash_fwd_kernel",
+        ),
+        ("void (anonymous namespace)::resolve_future_token_ids_kernel<long>(long*)", "resolve_future_token_ids_kernel"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1", "Tensile GEMM MT256x192x64"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("aten::mm", "aten::mm"),
+        ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),
+        ("_ZN2ck16tensor_operation6device", "_ZN2ck16tensor_operation6device"),
+        ("", ""),
+        ("<<<", "<<<"),
+    ],
+)
+def test_label(name: str, expected: str) -> None:
+    assert label(name) == expected
+
+
+@pytest.mark.parametrize("piece", ["<", "(", "a_kernel", "Functor", "::", "a ", "\x00", "_"])
+def test_a_hostile_name_is_labelled_at_once(piece: str) -> None:
+    start = time.process_time()
+    label("void " + piece * 65_536)
+    assert time.process_time() - start < 1.0

@@ -1,0 +1,66 @@
+"""Short labels for kernel names: what a person would call the kernel, from its mangled-looking signature.
+
+PyTorch's own kernels all start alike (`void at::native::elementwise_kernel<128, 4, ...`), and what tells them apart is
+the functor somewhere inside. The label is the kernel's own name without return type, namespaces and arguments, plus
+that functor where the name is one of the general ones. It only ever shortens: the whole name is shown beside it.
+
+What could be wrong: two kernels may get the same label; they stay two rows, and the whole name tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+LOOKED_AT = 2000
+"""Characters of a name that are searched; what tells kernels apart stands within the first few hundred."""
+
+_GENERAL = re.compile(
+    r"^(?:(?:vectorized_|unrolled_|legacy_|index_)?elementwise_kernel\w*|reduce_kernel|gpu_\w*kernel"
+    r"|multi_tensor_apply_kernel|device_kernel|Kernel2?|kernel|kentry|CatArrayBatchedCopy\w*|_scatter_gather\w*)$"
+)
+_FUNCTOR = re.compile(
+    r"\b(?P<kernel>\w+?)_kernel(?:_cuda|_impl)?\b"
+    r"|\bCUDAFunctor(?:OnSelf|OnOther)?_(?P<cuda>\w+)"
+    r"|\b(?P<functor>(?!AUnary|BUnary|Binary|Unary)\w+?)Functor\b"
+    r"|\b(?P<ops>\w+)Ops<"
+    r"|\b(?P<flash>FlashAttn\w+)"
+    r"|(?P<gemm>\bGemmUniversal\b|\bcutlass_\w+)"
+)
+_GENERIC_WORDS = frozenset({"gpu", "index", "elementwise", "vectorized_elementwise", "unrolled_elementwise"})
+_TENSILE = re.compile(r"^Cijk_\w*?_(MT\d+x\d+x\d+)\w*")
+_MANGLED = re.compile(r"^_ZN?")
+
+
+@lru_cache(maxsize=4096)
+def label(name: str) -> str:
+    """What to call the kernel in a list; the name itself where it is no C++ signature."""
+    head = name[:LOOKED_AT]
+    tensile = _TENSILE.match(head)
+    if tensile:
+        return f"Tensile GEMM {tensile.group(1)}"
+    signature = "::" in head and ("<" in head or "(" in head)
+    if _MANGLED.match(head) or not (signature or head.startswith("void ")):
+        return head
+    base = _base(head)
+    if not _GENERAL.match(base):
+        return base or head
+    inside = head[head.find(base) + len(base) :]
+    functor = _functor(inside)
+    return functor if functor.startswith("cutlass") else f"{base} {functor}".rstrip()
+
+
+def _base(name: str) -> str:
+    """The unqualified function name: before its template and call arguments, after return type and namespaces."""
+    plain = name.replace("(anonymous namespace)::", "").replace("{lambda", "")
+    end = min((place for place in (plain.find("<"), plain.find("(")) if place > 0), default=len(plain))
+    words = plain[:end].split()
+    return words[-1].rsplit("::", 1)[-1] if words else name
+
+
+def _functor(inside: str) -> str:
+    for match in _FUNCTOR.finditer(inside):
+        word = next(group for group in match.groups() if group)
+        if word not in _GENERIC_WORDS:
+            return word
+    return ""
