@@ -306,3 +306,15 @@ def test_damage_in_the_header_and_the_footer(tmp_path: Path) -> None:
     assert names(read(tmp_path, unbalanced)) == ["a"]
     footer = re.sub(r"\}$", ', "junk": {{[', text)
     assert names(read(tmp_path, footer)) == ["a"]
+
+
+@pytest.mark.parametrize("depth", [500, 2000, 200_000])
+@pytest.mark.parametrize("category", ["cpu_op", "python_function"])
+def test_absurd_nesting_costs_at_most_its_event(tmp_path: Path, depth: int, category: str) -> None:
+    nested = "[" * depth + "]" * depth
+    deep = f'{{"ph": "X", "cat": "{category}", "name": "d", "ts": 1, "dur": 1, "args": {{"Input Dims": {nested}}}}}'
+    trace = read(tmp_path, wrapped(kernel("a"), deep, kernel("b", 20)))
+    assert names(trace) == ["a", "b"]
+    assert counts(trace) == ({} if depth == 500 else {"damaged_events": 1})
+    header = wrapped(kernel("a")).replace('"schemaVersion": 1', '"deviceProperties": ' + nested)
+    assert read(tmp_path, header).metadata.devices == ()

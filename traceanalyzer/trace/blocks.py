@@ -12,10 +12,8 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from traceanalyzer.trace import notes
-from traceanalyzer.trace.salvage import BOUNDARY, Events, decode, salvage
+from traceanalyzer.trace.salvage import BOUNDARY, DAMAGE, Events, decode, salvage
 
 BLOCK_BYTES = 1 << 20
 """How much text is decoded at once."""
@@ -137,7 +135,7 @@ class EventBlocks:
     def _decoded(self, piece: bytes, final: bool) -> Events:
         try:
             return decode(piece)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DAMAGE:
             return salvage(piece, self._book, final)
 
     def _grow(self, size: int) -> int:

@@ -35,7 +35,7 @@ from traceanalyzer.trace.events import (
 )
 from traceanalyzer.trace.growing import Chunk, Growing
 from traceanalyzer.trace.numbers import Bools, Ints, integer, integers, nanoseconds, narrow, reals
-from traceanalyzer.trace.salvage import Events
+from traceanalyzer.trace.salvage import DAMAGE, Events
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
 
 _STRUCTS: dict[Group, type[Event]] = {
@@ -74,7 +74,11 @@ class _JsonTexts(dict[bytes, int]):
         self._strings = strings
 
     def __missing__(self, raw: bytes) -> int:
-        code = self[raw] = self._strings[msgspec.json.format(raw, indent=0).decode("utf-8", "replace")]
+        try:
+            text = msgspec.json.format(raw, indent=0)
+        except DAMAGE:
+            text = raw
+        code = self[raw] = self._strings[text.decode("utf-8", "replace")]
         return code
 
     def codes(self, raws: Iterable[Raw]) -> npt.NDArray[np.int32]:
@@ -323,5 +327,5 @@ def _triples(values: list[tuple[int, ...]]) -> npt.NDArray[np.int32]:
 def _object(raw: Raw) -> dict[str, Any]:
     try:
         return _OBJECT.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DAMAGE:
         return {}

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from traceanalyzer.trace import notes
+from traceanalyzer.trace.salvage import DAMAGE
 from traceanalyzer.trace.tables import KERNEL, MEMCPY, MEMSET, MISSING
 
 NOTHING = Raw(b"")
@@ -187,13 +188,13 @@ class EventDecoder:
         """One struct per raw event, in the same order."""
         try:
             return self._decoder.decode(b"[" + b",".join(raws) + b"]")
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DAMAGE:
             return [self._one(raw) for raw in raws]
 
     def _one(self, raw: Raw | bytes) -> Event:
         try:
             return msgspec.json.decode(raw, type=self._kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DAMAGE:
             event, odd = lenient(self._kind, raw)
             self._book.add(notes.ODD_FIELDS, odd)
             return event
@@ -207,7 +208,7 @@ def lenient(kind: type[S], raw: Raw | bytes) -> tuple[S, int]:
     """
     try:
         values = _FIELDS.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DAMAGE:
         return kind(), 0 if bytes(raw) in (b"", b"null") else 1
     result: dict[str, object] = {}
     odd = 0
@@ -223,6 +224,6 @@ def lenient(kind: type[S], raw: Raw | bytes) -> tuple[S, int]:
                 odd += more
             else:
                 result[spec.name] = msgspec.json.decode(text, type=spec.type)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except DAMAGE:
             odd += 1
     return kind(**result), odd

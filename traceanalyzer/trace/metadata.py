@@ -17,7 +17,7 @@ from traceanalyzer.trace.numbers import integer
 from traceanalyzer.trace.salvage import repair
 from traceanalyzer.trace.tables import MISSING, DeviceProperties, Metadata
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]', re.DOTALL)
 _KNOWN = frozenset((
     "schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "host_name", "record_shapes",
     "with_stack", "baseTimeNanoseconds", "traceanalyzer",

@@ -30,7 +30,7 @@ _EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|id)"\s*:')
 _LIST_END = re.compile(rb"\]\s*(?:,\s*\"|\}|\Z)")
 _EVENT_AND_LIST_END = re.compile(rb"\}\s*(\]\s*(?:,\s*\"|\}|\Z))")
 _TOKEN = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([a-z]*\))?|[-+]?\b1\.#[a-z]+', re.DOTALL | re.IGNORECASE
+    rb'"(?:[^"\\]++|\\.)*+"|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([a-z]*\))?|[-+]?\b1\.#[a-z]+', re.DOTALL | re.IGNORECASE
 )
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _ESCAPE = re.compile(
@@ -47,7 +47,8 @@ class _Head(msgspec.Struct, gc=False):
 _raw = msgspec.json.Decoder(msgspec.Raw)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 _head_list = msgspec.json.Decoder(list[_Head])
-_DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError)
+DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for text that is no JSON of the expected type, no UTF-8, or nested beyond all reason."""
 
 
 @dataclass
@@ -77,7 +78,7 @@ def decode(piece: bytes) -> Events:
         piece: begins with an event (or is empty) and ends with one, or anywhere after the end of the list.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError: the piece is damaged or ends inside an event.
+        DAMAGE: the piece is damaged or ends inside an event.
     """
     _check_utf8(piece)
     wrapped = b"[" + piece + b"]"
@@ -142,7 +143,7 @@ class _Salvage:
             try:
                 self._found.extend(decode(self._piece[self._starts[index] : self._ends[stop - 1]]))
                 index = stop
-            except _DAMAGE:
+            except DAMAGE:
                 while index < stop and not self._found.ended and not self._found.rest:
                     index = self._take(index)
         return self._found
@@ -163,7 +164,7 @@ class _Salvage:
             try:
                 self._found.extend(self._repaired(text))
                 return stop
-            except _DAMAGE:
+            except DAMAGE:
                 unfinished = len(text) < _LONGEST_EVENT and _is_unfinished(repair(text)[0])
             if not unfinished:
                 break
@@ -184,7 +185,7 @@ class _Salvage:
         for start in [match.start() for match in _EVENT_START.finditer(text, 1)][: -_RESUMES - 1 : -1]:
             try:
                 self._found.extend(self._repaired(text[start:]))
-            except _DAMAGE:
+            except DAMAGE:
                 continue
             self._book.add(notes.DAMAGED_EVENTS)
             return True
@@ -193,7 +194,7 @@ class _Salvage:
     def _repaired(self, text: bytes) -> Events:
         try:
             return decode(text)
-        except _DAMAGE:
+        except DAMAGE:
             repaired, repairs = repair(text)
             events = decode(repaired)
         for code, count in repairs.items():
@@ -214,7 +215,7 @@ def _is_unfinished(text: bytes) -> bool:
     """Whether more text could make this an event."""
     try:
         _raw.decode(_LAST_WORD.sub(b"", text))  # a number or literal may be cut itself
-    except msgspec.DecodeError as error:
+    except DAMAGE as error:
         return "truncated" in str(error)
     return False
 
