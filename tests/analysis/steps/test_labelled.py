@@ -43,11 +43,13 @@ def test_nested_labels_of_one_piece_of_work_are_one_step():
 def test_a_label_around_several_steps_is_no_step():
     r = Recording()
     with r.annotate("ta.step[other n=0]"):
+        r.kernel("elementwise")
         for n in range(3):
             with r.annotate(f"step[DECODE bs={n + 1}]"):
                 r.forward(n + 1, n + 1)
-    table = find(*r.build()).table
-    assert table["tokens"].tolist() == [1, 2, 3]
+    steps = find(*r.build())
+    assert steps.table["tokens"].tolist() == [1, 2, 3]
+    assert steps.activity_step.tolist()[0] == MISSING
 
 
 def test_draft_passes_inside_a_step_have_it_as_parent():

@@ -57,6 +57,24 @@ def test_threads_do_not_see_each_others_ranges():
     assert found.tolist() == [0, 1, MISSING, 1, MISSING]
 
 
+def test_ranges_that_do_not_nest_end_with_the_one_around():
+    """The second range outlasts the first on the same thread; its end is the first one's, and order is kept."""
+    count = 20
+    starts = np.arange(count) * 20
+    frame = pd.DataFrame(
+        {
+            "thread": 1,
+            "start_ns": np.concatenate([starts, starts + 5, starts + 16]),
+            "end_ns": np.concatenate([starts + 10, starts + 15, starts + 18]),
+            "owner": np.arange(3 * count),
+        }
+    )
+    for i in range(count):
+        times = np.array([3, 7, 12, 17]) + 20 * i
+        found = SpanMap(frame).locate(np.full(4, 1), times)
+        assert found.tolist() == [i, count + i, MISSING, 2 * count + i]
+
+
 @pytest.mark.parametrize("period", [3, 7, 40])
 def test_the_layer_period(period):
     layer = np.arange(period) + 10

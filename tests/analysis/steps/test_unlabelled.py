@@ -165,11 +165,14 @@ def test_an_encoder_before_the_decoder():
 def test_positions_looked_up_beside_tokens_are_one_input():
     r = Recording()
     for length in (40, 1, 1):
-        r.op("aten::embedding", [[1024, HIDDEN], [1, length]])
-        r.forward(2 * length, 2, ids=[2, length], q=length, k=40 if length == 40 else 41, batch=2)
-    table = find(*r.build()).table
-    assert table["sequences"].tolist() == [2, 2, 2]
-    assert table["tokens"].tolist() == [80, 2, 2]
+        r.kernel("embedding", op=r.op("aten::embedding", [[32000, HIDDEN], [2, length]]))
+        r.kernel("embedding", op=r.op("aten::embedding", [[1024, HIDDEN], [1, length]]))
+        for _ in range(4):
+            r.layer(2 * length, q=length, k=40 if length == 40 else 41, batch=2)
+    steps = find(*r.build())
+    assert steps.table["sequences"].tolist() == [2, 2, 2]
+    assert steps.table["tokens"].tolist() == [80, 2, 2]
+    assert (steps.activity_step >= 0).all()
 
 
 def test_a_table_looked_up_inside_a_layer_is_no_input():
@@ -211,6 +214,15 @@ def test_query_heads_folded_into_the_query_length():
     assert table["context_sum"].tolist() == [100, 102, 104]
 
 
+def test_folded_heads_are_told_by_the_tokens_where_ids_are_flat():
+    r = Recording()
+    for k in (50, 51, 52):
+        r.forward(2, 2, ids=[2], q=4, k=k, batch=2)
+    table = find(*r.build()).table
+    assert table["phase"].tolist() == ["decode"] * 3
+    assert table["context_sum"].tolist() == [100, 102, 104]
+
+
 def test_whole_graphs_are_steps():
     """No ids looked up, no shapes: one launch replays a step, logits and sampling follow it."""
     r = Recording()
@@ -241,6 +253,27 @@ def test_an_eager_prompt_before_graphs():
     steps = find(*r.build())
     assert steps.table["phase"].tolist() == ["prefill"] + ["decode"] * 3
     assert steps.facts.graph_mode == "full"
+
+
+def test_graphs_that_look_ids_up_themselves():
+    """Only the eager prompt shows its input; each graph after it is a pass of its own."""
+    r = Recording()
+    r.forward(300, 1, ids=[1, 300], q=300, k=300, batch=1)
+    for _ in range(3):
+        r.graph(attention="paged_attention_v1_kernel")
+        r.kernel("sampling", "argmax")
+    assert find(*r.build()).table["phase"].tolist() == ["prefill"] + ["decode"] * 3
+
+
+def test_work_between_the_input_and_its_graph_is_no_step():
+    r = Recording()
+    for _ in range(3):
+        r.kernel("embedding", op=r.op("aten::embedding", [[32000, HIDDEN], [1, 1]]))
+        r.gemm(1, HIDDEN, HIDDEN)
+        r.graph()
+        r.kernel("sampling", "argmax")
+    steps = find(*r.build())
+    assert np.bincount(steps.activity_step).tolist() == [4 * 6 + 3] * 3
 
 
 def test_piecewise_graphs_are_not_taken_for_decode():
@@ -491,3 +524,30 @@ def test_query_tokens_of_a_whole_batch_are_no_query_length():
     r.forward(24, 24, ids=[24], q=24)
     row = find(*r.build()).table.iloc[0]
     assert (row.phase, row.tokens, row.sequences) == ("decode", 24, 24)
+
+
+def test_the_widest_product_of_a_lone_layer_is_no_lm_head():
+    """Gate and up apart, one layer only: two wide products, four square ones, one back."""
+    r = Recording()
+    for _ in range(3):
+        r.gemm(3, 2048, 2048)
+    r.kernel("attention", q_len=3, kv_len=3, batch=1)
+    r.gemm(3, 2048, 2048)
+    for n, k in ((8192, 2048), (8192, 2048), (2048, 8192)):
+        r.gemm(3, n, k)
+    steps = find(*r.build())
+    assert set(steps.activity_step.tolist()) == {0}
+    assert steps.table["phase"].tolist() == ["prefill"]
+    assert not any("lm_head" in text for text in steps.table["evidence"].iloc[0])
+
+
+def test_a_fused_lone_layer_has_no_lm_head_either():
+    r = Recording()
+    r.gemm(3, 4096, 1024)
+    r.kernel("attention", q_len=1, kv_len=9, batch=3)
+    for n, k in ((1024, 2048), (6144, 1024), (1024, 3072)):
+        r.gemm(3, n, k)
+    steps = find(*r.build())
+    assert set(steps.activity_step.tolist()) == {0}
+    assert not any("lm_head" in text for text in steps.table["evidence"].iloc[0])
+    assert steps.facts.workload == "generation"

@@ -30,6 +30,7 @@ from traceanalyzer.trace.tables import MISSING
 
 CORE = (*LAYER, "norm", "rope", "sampling", "softmax")
 _AFTER_HEAD = ("sampling", "softmax", "sort_scan", "reduction", "memcpy", "elementwise", "copy", "embedding", "memset")
+_ATTENTION = ("attention", "kv_cache")
 _SLACK_NS = 1_000_000
 _GRAPH_MIN_ROWS = 8
 _GRAPH_MIN_ATTENTION = 2
@@ -92,11 +93,11 @@ def segment(rows: pd.DataFrame, graph: Bools, inputs: Inputs, fences: Ints) -> S
 
 def _starts(rows: pd.DataFrame, graph: Bools, inputs: Inputs) -> tuple[Ints, str]:
     """Host times at which forward passes start, and what they rest on."""
-    layers = rows[rows["category"].isin(LAYER) & (rows["thread"] != MISSING)]["time_ns"].to_numpy()
+    attention = rows[rows["category"].isin(_ATTENTION) & (rows["thread"] != MISSING)]["time_ns"].to_numpy()
     looked_up = inputs.frame["time_ns"].to_numpy(np.int64)
     graphs = _graph_starts(rows, graph)
     if len(looked_up):
-        return np.union1d(looked_up, _own(graphs, looked_up, layers)), "input"
+        return np.union1d(looked_up, _own(graphs, looked_up, attention)), "input"
     if len(graphs):
         return graphs, "graph"
     ends = _head_ends(rows)
@@ -106,13 +107,11 @@ def _starts(rows: pd.DataFrame, graph: Bools, inputs: Inputs) -> tuple[Ints, str
     return (breaks, "period") if len(breaks) else (np.empty(0, np.int64), "none")
 
 
-def _own(graphs: Ints, looked_up: Ints, layers: Ints) -> Ints:
-    """Graph starts that are passes of their own: layer work was submitted since the last looked-up input."""
-    if not len(graphs):
-        return graphs
+def _own(graphs: Ints, looked_up: Ints, attention: Ints) -> Ints:
+    """Graph starts that are passes of their own: attention was submitted since the last looked-up input already."""
     before = np.searchsorted(looked_up, graphs, side="right") - 1
     since = np.where(before >= 0, looked_up[np.maximum(before, 0)], np.iinfo(np.int64).min)
-    done = np.searchsorted(layers, graphs, side="left") > np.searchsorted(layers, since, side="left")
+    done = np.searchsorted(attention, graphs, side="left") > np.searchsorted(attention, since, side="left")
     own: Ints = graphs[done | (before < 0)]
     return own
 
@@ -122,7 +121,7 @@ def _graph_starts(rows: pd.DataFrame, graph: Bools) -> Ints:
     inside = rows[graph]
     if not len(inside):
         return np.empty(0, np.int64)
-    attention = inside["category"].isin(("attention", "kv_cache"))
+    attention = inside["category"].isin(_ATTENTION)
     per_launch = attention.groupby(inside["time_ns"]).agg(["size", "sum"])
     whole = per_launch[(per_launch["size"] >= _GRAPH_MIN_ROWS) & (per_launch["sum"] >= _GRAPH_MIN_ATTENTION)]
     launches = whole.index.to_numpy(np.int64)
