@@ -19,23 +19,24 @@ QUALITY: Mapping[str, str] = {
     "missing.",
     "damaged_events": "{count} event{s} could not be read and {were} left out.",
     "control_characters": "{count} control character{s} inside text {were} replaced.",
-    "invalid_utf8": "{count} byte{s} that {are} no valid text {were} replaced.",
+    "invalid_utf8": "{count} piece{s} of text that {are} no valid UTF-8 {were} replaced.",
     "non_finite_numbers": "{count} value{s} that {are} no finite number {were} read as not known.",
     "invalid_escapes": "{count} invalid escape{s} in text {were} replaced.",
     "odd_fields": "{count} field{s} of an unexpected kind {were} read as not known.",
     "damaged_metadata": "Part of the metadata could not be read and is not known.",
-    "events_without_time": "{count} event{s} without a usable time {were} left out.",
-    "negative_duration": "{count} event{s} with a negative duration {were} left out.",
-    "absurd_duration": "{count} event{s} longer than the whole recording {were} left out.",
-    "out_of_range": "{count} event{s} far outside the recording {were} left out.",
-    "duplicate_kernels": "{count} kernel{s} stood in the file twice and {were} counted once.",
+    "events_without_time": "{count} event{s} without a usable time {were} left out: {detail}.",
+    "negative_duration": "{count} event{s} with a negative duration {were} left out: {detail}.",
+    "absurd_duration": "{count} event{s} of more than 24 hours {were} left out: {detail}.",
+    "out_of_range": "{count} event{s} more than 24 hours away from the rest {were} left out: {detail}.",
+    "duplicate_kernels": "{count} kernel{s} {are} recorded twice: busy time counts them once, sums of kernel times "
+    "twice.",
     "overlapping_kernels": "{count} kernel{s} overlap{v} another one on the same stream; overlapping time is counted "
     "once.",
     "kernels_without_launch": "{count} kernel{s} {have} no launch in the recording, so what they belong to is less "
     "certain.",
     "kernels_without_correlation": "{count} kernel{s} cannot be tied to a launch, so steps and shapes are less "
     "certain.",
-    "begin_end_events": "{count} event{s} recorded as begin and end {were} paired.",
+    "begin_end_events": "{count} event{s} recorded as begin or end {were} left out; PyTorch writes none.",
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
