@@ -8,7 +8,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
-# Bytes compiled while installing are what the first run would wait for.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOAK_MINUTES ?= 30
 
