@@ -129,6 +129,37 @@ def test_cards_without_tensor_cores(prefix: str) -> None:
     assert all(card.note and "no tensor cores" in card.note for card in cards)
 
 
+def test_tensor_cores_of_unknown_speed() -> None:
+    """A card whose tensor rate is cut by an amount nobody printed has tensor cores, but no peak for them."""
+    cut, whole = find("rtx-5090-d"), find("rtx-5090")
+    assert cut.has_tensor_cores
+    assert all(cut.peak_tflops(dtype, tensor_core=True) is None for dtype in DTYPES)
+    assert cut.peak_tflops("fp32", tensor_core=False) == pytest.approx(104.8, rel=0.01)
+    assert cut.note
+    assert "tensor peaks are unknown" in cut.note
+    assert whole.peak_tflops("bf16", tensor_core=True) == 209.5
+    for name, gpu_id in (("NVIDIA GeForce RTX 5090 D", "rtx-5090-d"), ("NVIDIA GeForce RTX 5090", "rtx-5090")):
+        found = identify(name, "12.0", 170, 34_190_917_632, 32)
+        assert found
+        assert found[0].id == gpu_id
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [
+        # boards whose clocks differ from those of the board of almost the same name
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "fp4", 3511 / 2),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "fp4", 4000 / 2),
+        ("Tesla V100-SXM3-32GB", "fp16", 131),
+        ("Tesla V100-SXM2-32GB", "fp16", 125),
+    ],
+)
+def test_boards_with_clocks_of_their_own(name: str, dtype: str, tflops: float) -> None:
+    found = identify(name, None, None, None, None)
+    assert found
+    assert found[0].peak_tflops(dtype, tensor_core=True) == pytest.approx(tflops, rel=0.01)
+
+
 def test_ridge_points() -> None:
     """Bf16 dense FLOP per byte where compute and memory roofs meet, as published analyses give them."""
     published = {"a100-sxm4-40gb": 201, "a100-sxm4-80gb": 153, "l4": 403, "h100-sxm-80gb": 295, "h20": 37,

@@ -48,7 +48,8 @@ class Gpu:
     `names` are the names its driver reports. `memory_bytes` is the nominal size, None where boards of that name come
     in several `memory_sizes`. `bandwidth_gbs` is 1e9 bytes/s of the sheet. The TFLOP/s (for integers TOP/s) are dense
     and keyed by data type (fp64 fp32 tf32 bf16 fp16 fp8 int8 fp4 int4): `tensor_tflops` on tensor or matrix cores with
-    fp32 accumulate, `vector_tflops` on the ordinary cores. `achievable_tflops` and `achievable_gbs` are ceilings that
+    fp32 accumulate, `vector_tflops` on the ordinary cores. `has_tensor_cores` says whether it has tensor (matrix) cores
+    at all: their peaks can be unknown, and are then absent. `achievable_tflops` and `achievable_gbs` are ceilings that
     were measured on real cards (`achievable_source` says by whom), empty and None elsewhere. `confidence` is high,
     medium or low (how well published sources agree), `computed` (num_sms x FLOPs/clock/SM x clock) or `recalled`.
     """
@@ -64,6 +65,7 @@ class Gpu:
     bandwidth_gbs: float
     tensor_tflops: Mapping[str, float]
     vector_tflops: Mapping[str, float]
+    has_tensor_cores: bool
     achievable_tflops: Mapping[str, float]
     achievable_gbs: float | None
     achievable_source: str | None
@@ -71,13 +73,9 @@ class Gpu:
     sources: tuple[str, ...]
     note: str | None
 
-    @property
-    def has_tensor_cores(self) -> bool:
-        """Whether the GPU has tensor (matrix) cores at all."""
-        return bool(self.tensor_tflops)
-
     def peak_tflops(self, dtype: str, tensor_core: bool) -> float | None:
-        """The dense peak, in TFLOP/s, of a kernel that computes in `dtype`; None where the GPU has no such unit.
+        """The dense peak, in TFLOP/s, of a kernel that computes in `dtype`; None where the GPU has no such unit
+        or its peak is not known.
 
         On tensor cores fp32 means tf32, unless the matrix cores multiply fp32 itself (AMD CDNA). Off tensor cores a
         float type narrower than fp32 is never slower than fp32, since libraries widen it; tf32 does not exist there.
@@ -170,6 +168,7 @@ def _gpu(entry: Mapping[str, Any], rate: Mapping[str, Mapping[str, float]]) -> G
         bandwidth_gbs=float(entry["bandwidth_gbs"]),
         tensor_tflops=peaks("tensor", entry["tensor_mhz"]),
         vector_tflops=peaks("vector", entry["boost_mhz"]),
+        has_tensor_cores=bool(rate["tensor"]),
         achievable_tflops=dict(entry.get("achievable_tflops", {})),
         achievable_gbs=entry.get("achievable_gbs"),
         achievable_source=entry.get("achievable_source"),

@@ -9,8 +9,10 @@ import pytest
 from tests.analysis.recorded import Recording
 from tests.analysis.work.calls import BF16, FP32
 from traceanalyzer.analysis import activity, kernels
+from traceanalyzer.analysis.devices import Limits, describe
+from traceanalyzer.analysis.timeline import ideal_times
 from traceanalyzer.analysis.work import measure
-from traceanalyzer.trace.tables import MEMCPY, MEMSET, MISSING, Note
+from traceanalyzer.trace.tables import MEMCPY, MEMSET, MISSING, Metadata, Note
 
 NVJET = "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_TNT"
 SGEMM = "ampere_sgemm_32x32_sliced1x4_tn"
@@ -149,7 +151,7 @@ def test_a_graph_replay_has_no_shapes() -> None:
     assert table["tensor_core"].tolist() == [1, 1]
 
 
-TENSILE_FP32 = "Cijk_Ailk_Bljk_SB_MT64x64x16_SN"
+TENSILE_FP32 = "Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT16x16x128_MI16x16x1_SN_LDSB1_AFC1"
 TF32 = "ampere_fp32_s1688gemm_tf32_128x128_ldg8_f2f_stages_32x3_tn"
 
 
@@ -159,6 +161,25 @@ def test_the_unit_and_the_type_it_computes_in() -> None:
     assert kernels.classify(TF32).tensor_core == "yes"
     tf32 = one_op("aten::mm", MM, [FP32, FP32], ["", ""], (TF32, 50))
     assert tf32[["tensor_core", "dtype"]].iloc[0].tolist() == [1, "tf32"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "peak"),
+    [
+        # TFLOP/s of the vendor's sheets for matrix cores at fp32; the XF32 rate of CDNA 3 is four times that
+        ("mi210", 45.3),
+        ("mi250-gcd", 45.3),
+        ("mi300x", 163.4),
+        ("mi355x", 157.3),
+        ("a100-sxm4-80gb", 156.0),  # no tensor core of NVIDIA's multiplies fp32: there it is tf32
+    ],
+)
+def test_fp32_on_matrix_cores_is_held_against_their_own_rate(gpu: str, peak: float) -> None:
+    table = one_op("aten::mm", MM, [FP32, FP32], ["", ""], (TENSILE_FP32, 50))
+    assert table[["tensor_core", "dtype"]].iloc[0].tolist() == [1, "fp32"]
+    info = describe(Metadata(), 0, launches_are_hip=False, limits=Limits(gpu))
+    compute, _ = ideal_times(table, info)
+    assert compute.tolist() == pytest.approx([2 * 24 * 96 * 64 / peak / 1e3], rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,4 @@ def _units(frame: pd.DataFrame, out: pd.DataFrame, on_cpu: bool) -> tuple[npt.ND
     rows = np.maximum(out["m"].to_numpy(np.int64), out["q_len"].to_numpy(np.int64))
     capable = np.isin(dtype.astype(str), list(TENSOR_DTYPES)) & (rows > 1)
     resolved = np.where(capable, 1, np.where((dtype == "fp32") | (dtype == "fp64"), 0, -1))
-    unit = np.where(rule == "yes", 1, np.where(rule == "no", 0, resolved)).astype(np.int8)
-    dtype[(unit == 1) & (dtype == "fp32")] = "tf32"
-    return unit, dtype
+    return np.where(rule == "yes", 1, np.where(rule == "no", 0, resolved)).astype(np.int8), dtype
