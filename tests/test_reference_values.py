@@ -85,6 +85,9 @@ def test_the_matrix_products_of_a_serving_prefill(traces: Path) -> None:
     assert artefact == pytest.approx(493_280, abs=10)
     assert report.span.gpu_util is not None
     assert report.span.gpu_util > 0.99
+    (prefill,) = report.phases
+    assert prefill.tokens_per_s == pytest.approx(15_360 / (0.987289 - 0.493284), rel=1e-4)
+    assert report.request is None or report.request.ttft_us is None
 
 
 def test_utilisation_says_nothing_of_throughput(traces: Path) -> None:

@@ -89,6 +89,36 @@ def test_a_queued_kernel_that_starts_long_after_is_a_cut_recording() -> None:
     assert totals(ledger.account(line(rows, launches=[(12, 3)])))["idle_artefact"] == later - 10
 
 
+def test_a_wait_after_the_launch_is_not_the_launch_and_not_a_cut_recording() -> None:
+    gap = 39_900_000
+    called, returned = 37_000_000, 37_600_000
+    rows = [{"start": 0, "duration": 10}, {"start": 10 + gap, "duration": 10, "launch": 0}]
+    found = totals(ledger.account(line(rows, launches=[(10 + called, returned - called)])))
+    launch = returned + ledger.LAUNCH_LATENCY_NS
+    assert found["idle_launch"] == launch
+    assert found["idle_unknown"] == gap - launch
+    assert "idle_artefact" not in found
+
+
+def test_a_kernel_whose_launch_call_is_still_running_waits_for_it_but_a_copy_does_not() -> None:
+    rows = [{"start": 0, "duration": 10}, {"start": 50, "duration": 10, "launch": 0}]
+    assert totals(ledger.account(line(rows, launches=[(5, 40)])))["idle_launch"] == 40
+    copy = [rows[0], rows[1] | {"kind": MEMCPY, "category": "memcpy"}]
+    assert totals(ledger.account(line(copy, launches=[(5, 40)])))["idle_unknown"] == 40
+
+
+def test_the_period_of_a_step_skips_the_passes_inside_it() -> None:
+    rows = [{"start": at, "duration": 5, "step": i} for i, at in enumerate((0, 8, 100))]
+    steps = [
+        {"phase": "decode", "start": 0, "end": 50},
+        {"phase": "draft", "start": 8, "end": 13, "parent_step": 0},
+        {"phase": "decode", "start": 100, "end": 105},
+    ]
+    period = line(rows, steps=steps).steps["period_ns"]
+    assert period.tolist()[0] == 100
+    assert period.isna().tolist() == [False, True, True]
+
+
 def test_idle_takes_the_phase_it_lies_in_or_before() -> None:
     rows = [
         {"start": 0, "duration": 10},

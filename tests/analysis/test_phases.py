@@ -186,25 +186,101 @@ def test_a_window_of_decode_steps_has_no_lengths() -> None:
     assert found.tpot_ns_p50 == 80
 
 
-def test_a_prefill_between_decode_steps_is_no_token_time() -> None:
+def interrupted(sequences: tuple[float, float, float, float]) -> Timeline:
+    """decode, prefill, decode, decode, with the given numbers of sequences."""
     rows = [gemm(0, 60, 0, 5, 40), gemm(80, 500, 1, 5, 40), gemm(600, 60, 2, 5, 40), gemm(680, 60, 3, 5, 40)]
+    spans = [("decode", 0, 60), ("prefill", 80, 580), ("decode", 600, 660), ("decode", 680, 740)]
     steps = [
-        {"phase": "decode", "start": 0, "end": 60},
-        {"phase": "prefill", "start": 80, "end": 580},
-        {"phase": "decode", "start": 600, "end": 660},
-        {"phase": "decode", "start": 680, "end": 740},
+        {"phase": phase, "start": start, "end": end, "sequences": n}
+        for (phase, start, end), n in zip(spans, sequences, strict=True)
     ]
-    found = request.view(line(rows, steps=steps))
+    return line(rows, steps=steps)
+
+
+def test_running_sequences_wait_for_a_prefill_that_joins_them() -> None:
+    found = request.view(interrupted((2, 1, 3, 3)))
+    assert found is not None
+    assert found.tpot_ns_p99 == pytest.approx(np.percentile([600, 80], 99))
+
+
+@pytest.mark.parametrize("sequences", [(1, 1, 1, 1), (np.nan, 1, 3, 3)])
+def test_a_prefill_of_a_new_batch_is_no_token_time(sequences: tuple[float, float, float, float]) -> None:
+    found = request.view(interrupted(sequences))
     assert found is not None
     assert found.tpot_ns_p99 == 80
 
 
+def test_a_cut_step_leaves_the_length_of_the_request_unknown() -> None:
+    timeline = generation(decodes=3)
+    cut = timeline.steps.assign(complete=[True, True, True, False])
+    found = request.view(type(timeline)(**{**timeline.__dict__, "steps": cut}))
+    assert found is not None
+    assert found.output_tokens is None
+
+
+def test_verified_guesses_are_no_output_tokens() -> None:
+    rows = [gemm(100 * i, 60, i, 5, 40) for i in range(4)]
+    steps = [
+        {"phase": "decode", "start": 100 * i, "end": 100 * i + 60, "tokens": 8, "decode_tokens": 8, "sequences": 2,
+         "decode_sequences": 2}
+        for i in range(4)
+    ]  # fmt: skip
+    decode = summaries(line(rows, steps=steps))["decode"]
+    assert decode.decode_tokens == 32
+    assert decode.output_tokens is None
+    assert decode.tokens_per_s is None
+
+
+def test_mixed_steps_count_both_kinds_of_tokens() -> None:
+    steps = [{"phase": "mixed", "start": 0, "end": 100, "prefill_tokens": 30, "decode_tokens": 10}]
+    mixed = summaries(line([gemm(0, 100, 0, 80, 30)], steps=steps))["mixed"]
+    assert mixed.tokens_per_s == pytest.approx(40 / 100e-9)
+
+
+def test_unrecorded_time_is_in_no_rate() -> None:
+    hole = 50_000_000
+    rows = [gemm(0, 100, 0, 80, 30), gemm(100 + hole, 100, 0, 80, 30, launch=0)]
+    steps = [{"phase": "prefill", "start": 0, "end": 200 + hole, "prefill_tokens": 20}]
+    timeline = line(rows, steps=steps, launches=[(50, 10)])
+    prefill = summaries(timeline)["prefill"]
+    assert prefill.duration_ns == 200 + hole
+    assert prefill.tokens_per_s == pytest.approx(20 / 200e-9)
+    assert prefill.compute_share == pytest.approx(160 / 200)
+    assert prefill.step_ns == (200, 200, 200, 200)
+    found = cost.of([prefill], 1, cost.Price(3.6, "EUR"))
+    assert found.per_1m_input == pytest.approx(0.001 * 200e-9 / 20 * 1e6)
+    assert found.idle_share == 0
+
+
+def test_idle_time_of_unknown_cause_is_not_blamed_on_the_host() -> None:
+    rows = [gemm(100 * i, 10, 0, 1, 9) for i in range(5)]
+    steps = [{"phase": "decode", "start": 0, "end": 410, "tokens": 99}]
+    assert summaries(line(rows, steps=steps))["decode"].bound.name == "unknown"
+
+
+def test_kernels_far_from_both_roofs_bind_nothing() -> None:
+    rows = [gemm(100 * i, 100, 0, 0.1, 2) for i in range(5)]
+    steps = [{"phase": "decode", "start": 0, "end": 500, "tokens": 1}]
+    assert summaries(line(rows, steps=steps))["decode"].bound.name == "mixed"
+
+
 def test_the_cost_of_a_token_is_its_share_of_the_gpu_hour() -> None:
     found = cost.of(list(summaries(generation()).values()), 2, cost.Price(3.6, "EUR"))
+    assert "tensor_parallel_assumed" in found.assumptions
     # 2 GPUs at 3.6 per hour are 0.002 per second.
     assert found.per_1m_input == pytest.approx(0.002 * 100e-9 / 16 * 1e6)
     assert found.per_1m_output == pytest.approx(0.002 * 240e-9 / 6 * 1e6)
     assert found.idle_share == pytest.approx(60 / 340)
+
+
+def test_limits_from_the_user_make_an_unknown_gpu_a_known_one() -> None:
+    info = device()
+    assert info.gpu is None
+    assert info.has_tensor_cores is True
+    assert info.achievable_tflops == {"bf16": pytest.approx(80)}
+    assert info.peak_tflops("bf16", True) == 100
+    assert info.peak_tflops("bf16", False) is None, "a tensor-core peak says nothing of the vector units"
+    assert info.peak_tflops("fp32", False) == 10
 
 
 def test_the_test_device_is_what_the_numbers_above_assume() -> None:

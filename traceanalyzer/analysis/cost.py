@@ -3,7 +3,11 @@
     cost per output token = price per hour x GPUs / 3600 x decode seconds / output tokens
     cost per input token  = the same with the prefill's seconds and tokens
 
-(method: cost per 1k tokens). Each phase carries its own idle time; idle that belongs to no phase is shared by time.
+(method: cost per 1k tokens). Seconds are recorded ones. Each phase carries its own idle time; time that belongs to no
+phase is shared out by time. Every GPU of the run is paid for, recorded or not.
+
+What could be wrong: how ranks divide the work is in no trace. They are taken to work on the same tokens (tensor
+parallel); with data parallelism over n ranks a token costs an n-th, and the assumption says so.
 """
 
 from __future__ import annotations
@@ -35,27 +39,28 @@ class Cost:
 
 
 def of(phases: Sequence[PhaseSummary], gpus: int, price: Price) -> Cost:
-    """The cost of the slowest device's phases, times the number of devices that run in step with it."""
-    per_second = price.per_gpu_hour * gpus / 3600
-    total = sum(phase.duration_ns for phase in phases)
-    named = [phase for phase in phases if phase.phase in ("prefill", "decode", "mixed")]
-    in_named = sum(phase.duration_ns for phase in named)
+    """The cost of the slowest device's phases, times the number of GPUs of the run."""
+    per_ns = price.per_gpu_hour * gpus / 3600 / 1e9
+    total = sum(phase.observed_ns for phase in phases)
+    named = {phase.phase: phase for phase in phases if phase.phase in ("prefill", "decode", "mixed")}
+    in_named = sum(phase.observed_ns for phase in named.values())
     stretch = total / in_named if in_named else 1.0
 
-    def per_million(name: str, tokens: int | None) -> float | None:
-        phase = next((p for p in named if p.phase == name), None)
-        if phase is None or not tokens:
-            return None
-        return per_second * phase.duration_ns * stretch / 1e9 / tokens * 1e6
+    def per_million(phase: PhaseSummary | None, tokens: int | None) -> float | None:
+        return per_ns * phase.observed_ns * stretch / tokens * 1e6 if phase and tokens else None
 
-    tokens = {phase.phase: phase for phase in named}
-    prefill, decode = tokens.get("prefill"), tokens.get("decode")
-    mixed = ("mixed_steps_left_out",) if "mixed" in tokens else ()
+    prefill, decode = named.get("prefill"), named.get("decode")
     return Cost(
         price=price,
         gpus=gpus,
-        per_1m_input=per_million("prefill", prefill.prefill_tokens if prefill else None),
-        per_1m_output=per_million("decode", decode.decode_tokens if decode else None),
+        per_1m_input=per_million(prefill, prefill.prefill_tokens if prefill else None),
+        per_1m_output=per_million(decode, decode.output_tokens if decode else None),
         idle_share=sum(phase.idle_ns for phase in phases) / total if total else None,
-        assumptions=("idle_shared_by_time", "all_gpus_priced", "window_is_typical", *mixed),
+        assumptions=(
+            "idle_shared_by_time",
+            "all_gpus_priced",
+            "window_is_typical",
+            *(("tensor_parallel_assumed",) if gpus > 1 else ()),
+            *(("mixed_steps_left_out",) if "mixed" in named else ()),
+        ),
     )

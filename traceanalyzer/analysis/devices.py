@@ -49,7 +49,9 @@ class DeviceInfo:
         """Whether the device has tensor (matrix) cores; None where the device is not known."""
         if self.kind == "cpu":
             return False
-        return self.gpu.has_tensor_cores if self.gpu else None
+        if self.gpu is None:
+            return True if TENSOR_DTYPES & set(self.overrides.peaks_tflops) else None
+        return self.gpu.has_tensor_cores
 
     @property
     def bandwidth_gbs(self) -> float | None:
@@ -62,8 +64,9 @@ class DeviceInfo:
         """Dense peak for a compute dtype: the user's figure, else the sheet's for that kind of unit."""
         if dtype is None:
             return None
-        if dtype in self.overrides.peaks_tflops:
-            return self.overrides.peaks_tflops[dtype]
+        given = self.overrides.peaks_tflops.get(dtype)
+        if given is not None and (tensor_core or dtype not in TENSOR_DTYPES or self.kind == "cpu"):
+            return given
         return self.gpu.peak_tflops(dtype, tensor_core) if self.gpu else None
 
     @property
@@ -77,12 +80,21 @@ class DeviceInfo:
         return dict(sorted(peaks.items()))
 
     @property
+    def vector_peaks_tflops(self) -> dict[str, float]:
+        """Peaks of the vector units, by dtype."""
+        return dict(sorted(self.gpu.vector_tflops.items())) if self.gpu else {}
+
+    @property
     def achievable_tflops(self) -> dict[str, float]:
-        """What matrix multiplication reaches in practice, by dtype: measured where known, else the assumed share."""
-        measured = self.gpu.achievable_tflops if self.gpu else {}
-        tensor = self.gpu.tensor_tflops if self.gpu else {}
+        """What matrix multiplication reaches in practice, by dtype: measured where known, else the assumed share.
+
+        A peak that the user supplied replaces the card's, and with it what was measured on such a card.
+        """
+        given = {d: peak for d, peak in self.overrides.peaks_tflops.items() if d in TENSOR_DTYPES}
+        tensor = {**(self.gpu.tensor_tflops if self.gpu else {}), **given}
         reach = {dtype: peak * gpus.ASSUMED_ACHIEVABLE_FLOPS for dtype, peak in tensor.items()}
-        return dict(sorted({**reach, **measured}.items()))
+        measured = self.gpu.achievable_tflops if self.gpu else {}
+        return dict(sorted({**reach, **{d: v for d, v in measured.items() if d not in given}}.items()))
 
     @property
     def achievable_gbs(self) -> float | None:
@@ -97,11 +109,21 @@ class DeviceInfo:
         return self.overrides.bandwidth_gbs is not None or self.gpu is None or self.gpu.achievable_gbs is None
 
     @property
+    def matrix_ridge(self) -> float | None:
+        """The ridge point of matrix products in 16 bits, else in fp32, which a run's arithmetic is compared with."""
+        ridges = self.ridge_flop_per_byte
+        return next((ridges[dtype] for dtype in ("bf16", "fp16", "fp32") if dtype in ridges), None)
+
+    @property
     def ridge_flop_per_byte(self) -> dict[str, float]:
         """The arithmetic intensity at which the compute roof meets the memory roof, per dtype."""
         if not self.bandwidth_gbs:
             return {}
         return {dtype: peak * 1e3 / self.bandwidth_gbs for dtype, peak in self.peaks_tflops.items()}
+
+
+TENSOR_DTYPES = frozenset({"fp16", "bf16", "tf32", "fp8", "int8", "fp4", "int4"})
+"""Dtypes whose peak, when the user supplies one, is that of tensor cores."""
 
 
 def _kind(properties: DeviceProperties | None, metadata: Metadata, launches_are_hip: bool) -> DeviceKind:
@@ -138,8 +160,8 @@ def describe(metadata: Metadata, device: int, launches_are_hip: bool, limits: Li
         name=(properties.name if properties and properties.name else None),
         gpu=gpu,
         identified_by=identified_by,
-        num_sms=properties.num_sms if properties else (gpu.num_sms if gpu else None),
-        memory_bytes=properties.memory_bytes if properties else None,
+        num_sms=(properties.num_sms if properties else None) or (gpu.num_sms if gpu else None),
+        memory_bytes=(properties.memory_bytes if properties else None) or (gpu.memory_bytes if gpu else None),
         overrides=limits,
     )
 

@@ -26,6 +26,12 @@ HELPERS = ("splitk-epilogue", "routing", "split-combine", "metadata")
 MIN_STEPS_FOR_SLOPE = 8
 
 
+def heavy_kernels(table: pd.DataFrame) -> pd.DataFrame:
+    """The kernels that do the model's math: matrix products, convolutions and attention, without their helpers."""
+    heavy = table["category"].isin((*MATRIX, "attention")) & ~table["role"].isin(HELPERS)
+    return table[heavy & (table["kind"] == KERNEL)]
+
+
 @dataclass(frozen=True)
 class DecodeFloor:
     """Bytes and times of the median complete decode step; times in nanoseconds, None for unknown."""
@@ -59,24 +65,25 @@ class PrefillIdeal:
 
 
 def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
-    """Per step: weight and KV bytes read, NaN where any of it is unknown."""
-    rows = timeline.table
-    rows = rows[rows["step"].isin(steps.index) & (rows["kind"] == KERNEL)]
-    work = ~rows["role"].isin(HELPERS)
-    matrix = rows["category"].isin(MATRIX) & work
-    attention = (rows["category"] == "attention") & work
+    """Per step: weight and KV bytes read, NaN where any of it is unknown; the math's least time, as far as known."""
+    rows = heavy_kernels(timeline.table)
+    rows = rows[rows["step"].isin(steps.index)]
+    attention = rows["category"] == "attention"
+    matrix = ~attention
     parameters = matrix & ~(rows["weight_bytes"].isna() & (rows["batch"] > 1))
     frame = pd.DataFrame({
         "step": rows["step"],
         "weights": rows["weight_bytes"].where(parameters, 0.0),
         "kv": rows["kv_bytes"].where(attention, 0.0),
         "attends": attention,
+        "math": rows["compute_ns"],
     })  # fmt: skip
     grouped = frame.groupby("step")
     # A sum with an unknown part is unknown: one NaN makes the step's sum NaN, which groupby's own sum would skip.
     out = grouped[["weights", "kv"]].sum()
     unknown = frame[["weights", "kv"]].isna().groupby(frame["step"]).any()
     out = out.mask(unknown)
+    out["math"] = grouped["math"].sum()
     out["kv"] = out["kv"].where(grouped["attends"].any())
     return out
 
@@ -110,6 +117,8 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     if weights is not None and reach is not None:
         assumptions.append("achievable_default" if timeline.device.assumed_achievable else "achievable_measured")
     needed = None if weights is None else weights + (kv or 0.0)
+    if needed and bandwidth and per_step["math"].median() > needed / bandwidth:
+        assumptions.append("math_longer_than_bytes")
     context = _median(steps["context_sum"])
     per_token = kv / context if kv and context else None
     return DecodeFloor(
@@ -146,9 +155,8 @@ def prefill_ideal(timeline: Timeline) -> PrefillIdeal | None:
     steps = steps[steps["phase"] == "prefill"]
     if not len(steps):
         return None
-    rows = timeline.table
-    rows = rows[rows["step"].isin(steps.index) & (rows["kind"] == KERNEL)]
-    heavy = rows[rows["category"].isin((*MATRIX, "attention")) & ~rows["role"].isin(HELPERS)]
+    heavy = heavy_kernels(timeline.table)
+    heavy = heavy[heavy["step"].isin(steps.index)]
     known = bool(len(heavy)) and not heavy["flops"].isna().any()
     bounded = known and not heavy["compute_ns"].isna().any()
     measured = float(steps["duration_ns"].sum())

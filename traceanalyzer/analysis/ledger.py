@@ -14,13 +14,15 @@ nor useful.
 
 Idle time takes the phase of the step it lies in, between steps that of the following step, and `other` outside the
 first and last complete step. Its causes:
-    idle_launch    the launch call of the kernel that ends the gap had not returned when the gap began
+    idle_launch    the launch call of the activity that ends the gap began after the gap did; or, for a kernel, was
+                   still running (loading a module, building a graph launch). A copy's call may run for as long as
+                   it waits for the device, so only its start counts. Counted until a kernel normally starts, 20 us
+                   after the call returned; what is longer is unknown.
     idle_artefact  unrecorded time (see `timeline`): the recording was cut, the device was not idle
     idle_host      on a CPU device: time outside every op of the recording
     idle_unknown   everything else (short gaps between queued kernels, launches outside the window)
 
-What could be wrong: a launch that waits on another stream or rank looks like an artefact when that wait is long; the
-threshold is far above what queues show.
+What could be wrong: a launch that waits very long on another stream or rank looks like unrecorded time.
 """
 
 from __future__ import annotations
@@ -47,6 +49,10 @@ GROUPS = MappingProxyType({
     "tensor_core_useful": "tensor_core_useful",
 })  # fmt: skip
 """The group each bucket is shown in."""
+
+
+LAUNCH_LATENCY_NS = 20_000
+"""Within this time after its launch call returns, a kernel on an empty queue starts."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +82,34 @@ def account(timeline: Timeline) -> Ledger:
     if timeline.device.has_tensor_cores is False:
         tensor[:] = False
     plain = kernel & ~comm & ~tensor
+    phase, names = pd.factorize(table["phase"])
 
-    parts: list[pd.DataFrame] = []
     higher = intervals.union(start[tensor], end[tensor])
-    tensor_rows, beats_peak = _tensor_core(table[tensor], start[tensor], end[tensor], higher.length)
-    parts.append(tensor_rows)
+    rows, beats_peak = _tensor_core(table[tensor], phase[tensor], names, higher.length)
     for mask, bucket in ((plain, "no_tensor_core"), (comm, "communication"), (~kernel, "memcpy")):
         own_start, own_end = intervals.owned(start[mask], end[mask])
         free = (own_end - own_start) - intervals.covered(higher, own_start, own_end)
-        parts.append(pd.DataFrame({"phase": table["phase"].to_numpy()[mask], "bucket": bucket, "ns": free}))
+        rows.append(_by_phase(phase[mask], names, bucket, free))
         higher = intervals.union(np.concatenate((higher.starts, start[mask])), np.concatenate((higher.ends, end[mask])))
-    parts.append(_idle(timeline, start))
-    rows = pd.concat([part.astype({"ns": np.int64}) for part in parts], ignore_index=True)
-    total = rows.groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
+    rows.append(_idle(timeline, start))
+    total = pd.concat(rows, ignore_index=True).groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
     return Ledger(total[total["ns"] > 0].reset_index(drop=True), beats_peak)
 
 
-def _tensor_core(table: pd.DataFrame, start: Ints, end: Ints, total: int) -> tuple[pd.DataFrame, int]:
+def _by_phase(phase: np.ndarray, names: pd.Index, bucket: str, ns: np.ndarray) -> pd.DataFrame:
+    """Whole nanoseconds of one bucket summed per phase. Exact: sums stay far below 2**53."""
+    total = np.bincount(phase, weights=ns, minlength=len(names))
+    return pd.DataFrame({"phase": names.to_numpy(object), "bucket": bucket, "ns": total.astype(np.int64)})
+
+
+def _tensor_core(table: pd.DataFrame, phase: np.ndarray, names: pd.Index, total: int) -> tuple[list[pd.DataFrame], int]:
     """Split the union of the tensor-core kernels into useful, memory, other and unknown, in whole nanoseconds."""
-    duration = (end - start).astype(np.float64)
-    weight = np.divide(intervals.shared_time(start, end), duration, out=np.zeros_like(duration), where=duration > 0)
-    compute = table["compute_ns"].to_numpy(np.float64)
+    start = table["start_ns"].to_numpy(np.int64)
+    duration = table["duration_ns"].to_numpy(np.float64)
+    shared = intervals.shared_time(start, start + table["duration_ns"].to_numpy(np.int64))
+    weight = np.divide(shared, duration, out=np.zeros_like(duration), where=duration > 0)
+    compute = np.where(table["tensor_core"].to_numpy() == 1, table["compute_ns"].to_numpy(np.float64), np.nan)
     memory = table["memory_ns"].to_numpy(np.float64)
-    compute = np.where(table["tensor_core"].to_numpy() == 1, compute, np.nan)
     known, sized = ~np.isnan(compute), ~np.isnan(memory)
     useful = np.where(known, np.minimum(np.nan_to_num(compute), duration), 0.0)
     waits = np.where(known & sized, np.maximum(np.minimum(duration, np.nan_to_num(memory)) - useful, 0.0), 0.0)
@@ -109,36 +120,41 @@ def _tensor_core(table: pd.DataFrame, start: Ints, end: Ints, total: int) -> tup
         "tensor_core_other": np.where(known & sized, rest, 0.0),
         "tensor_core_unknown": np.where(known & sized, 0.0, rest),
     }
-    phase = table["phase"].to_numpy()
-    rows = pd.concat(
-        [pd.DataFrame({"phase": phase, "bucket": name, "ns": weight * value}) for name, value in buckets.items()],
-        ignore_index=True,
-    )
-    rows = rows.groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
-    rows["ns"] = intervals.largest_remainder(rows["ns"].to_numpy(np.float64), total)
-    beats = int((known & (np.nan_to_num(compute) > duration)).sum())
-    return rows, beats
+    exact = [np.bincount(phase, weights=weight * value, minlength=len(names)) for value in buckets.values()]
+    whole = intervals.largest_remainder(np.concatenate(exact), total).reshape(len(buckets), len(names))
+    rows = [
+        pd.DataFrame({"phase": names.to_numpy(object), "bucket": bucket, "ns": ns})
+        for bucket, ns in zip(buckets, whole, strict=True)
+    ]
+    return rows, int((known & (np.nan_to_num(compute) > duration)).sum())
 
 
 def _idle(timeline: Timeline, start: Ints) -> pd.DataFrame:
     gap_start, gap_end = intervals.gaps(timeline.busy)
-    if timeline.device.kind == "cpu":
-        cause = np.full(len(gap_start), "idle_host", dtype=object)
-    else:
-        cause = _causes(timeline, start, gap_start, gap_end)
+    length = gap_end - gap_start
     phase = _gap_phases(counted_steps(timeline.steps), gap_start)
-    return pd.DataFrame({"phase": phase, "bucket": cause, "ns": gap_end - gap_start})
+    if timeline.device.kind == "cpu":
+        return pd.DataFrame({"phase": phase, "bucket": "idle_host", "ns": length})
+    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end)
+    launch = np.where(unrecorded > 0, 0, _launch_part(timeline.table, start, gap_start, gap_end))
+    parts = {"idle_artefact": unrecorded, "idle_launch": launch, "idle_unknown": length - unrecorded - launch}
+    return pd.concat(
+        [pd.DataFrame({"phase": phase, "bucket": bucket, "ns": ns}) for bucket, ns in parts.items()],
+        ignore_index=True,
+    )
 
 
-def _causes(timeline: Timeline, start: Ints, gap_start: Ints, gap_end: Ints) -> np.ndarray:
-    """The cause of each gap, from the launch call of the first activity that ends it."""
-    returned = timeline.table["launch_end_ns"].to_numpy(np.int64)
+def _launch_part(table: pd.DataFrame, start: Ints, gap_start: Ints, gap_end: Ints) -> Ints:
+    """How much of each gap the launch call of the activity that ends it explains."""
     if not len(gap_start):
-        return np.empty(0, dtype=object)
-    launched = returned[following(start, gap_end)]
-    late = (launched != MISSING) & (launched > gap_start)
-    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end) > 0
-    return np.select([unrecorded, late], ["idle_artefact", "idle_launch"], "idle_unknown").astype(object)
+        return gap_start
+    row = following(start, gap_end)
+    called = table["launch_start_ns"].to_numpy(np.int64)[row]
+    returned = table["launch_end_ns"].to_numpy(np.int64)[row]
+    is_kernel = table["kind"].to_numpy()[row] == KERNEL
+    late = (called != MISSING) & ((called > gap_start) | (is_kernel & (returned > gap_start)))
+    part: Ints = np.where(late, np.minimum(gap_end, returned + LAUNCH_LATENCY_NS) - gap_start, 0)
+    return part
 
 
 def _gap_phases(steps: pd.DataFrame, gap_start: Ints) -> np.ndarray:

@@ -6,8 +6,10 @@ the kernels whose work is known; below 80 % of the kernel time known they are un
 of the time says nothing about the phase.
 
 What binds a phase is where most of its time goes: kernels under the compute roof, kernels under the memory roof,
-waiting for the host, or communication. Two causes within a third of each other are `mixed`. Where the work of most
-kernels is unknown, the tokens per step against the ridge point still decide for decode: a weight matrix is used 2 M / b
+waiting for the host, or communication. A kernel counts under its roof only while it is within a factor of three of it:
+one that needs far more time than its math and its traffic is bound by neither. Idle time without a known cause is
+nobody's. Two causes within a third of each other are `mixed`. Where the work of most
+kernels is unknown, the tokens per step against the ridge point still decide: a weight matrix is used 2 M / b
 FLOPs per byte with M tokens and b bytes per weight (method: GEMM), far below the ridge when M is small.
 """
 
@@ -27,6 +29,13 @@ KNOWN_ENOUGH = 0.8
 """Share of kernel time whose work must be known before a phase's sums are shown."""
 
 ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "capture", "warmup", "other")
+
+
+NEAR_A_ROOF = 3.0
+"""A kernel that takes longer than this many times its ideal is bound by neither roof (latency, launch, tiles)."""
+
+HOST = ("idle_launch", "idle_graph_launch", "idle_sync", "idle_host", "idle_alloc")
+"""Idle time that is the host's."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,7 @@ class PhaseSummary:
     context_mean: float | None
     flops: float | None
     bytes: float | None
+    arithmetic_intensity: float | None
     compute_share: float | None
     bandwidth_share: float | None
     step_ns: tuple[float, float, float, float] | None
@@ -67,17 +77,38 @@ class PhaseSummary:
     launches_per_step: float | None
     flops_known_share: float | None
     bytes_known_share: float | None
+    one_token_each: bool
+
+    @property
+    def observed_ns(self) -> int:
+        """The recorded part of the phase: what every rate and share is taken over."""
+        return self.duration_ns - self.unrecorded_ns
 
     @property
     def idle_share(self) -> float | None:
         """Idle time over the recorded part of the phase."""
-        observed = self.duration_ns - self.unrecorded_ns
-        return self.idle_ns / observed if observed > 0 else None
+        return self.idle_ns / self.observed_ns if self.observed_ns > 0 else None
 
     @property
     def output_tokens(self) -> int | None:
-        """Tokens a decode phase put out, one per sequence and step; unknown for other phases."""
-        return self.decode_tokens if self.phase == "decode" else None
+        """Tokens a decode phase put out, one per sequence and step.
+
+        Unknown for other phases, and where steps check several tokens per sequence: how many were accepted is in no
+        trace.
+        """
+        return self.decode_tokens if self.phase == "decode" and self.one_token_each else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens over the recorded time: put out by decode, read by prefill, both for mixed steps."""
+        tokens = {
+            "decode": self.output_tokens,
+            "prefill": self.prefill_tokens,
+            "mixed": None
+            if self.prefill_tokens is None or self.decode_tokens is None
+            else self.prefill_tokens + self.decode_tokens,
+        }.get(self.phase)
+        return tokens / self.observed_ns * 1e9 if tokens and self.observed_ns > 0 else None
 
 
 def summarize(timeline: Timeline, ledger: Ledger) -> list[PhaseSummary]:
@@ -116,7 +147,9 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
     busy = intervals.union(start, start + rows["duration_ns"].to_numpy(np.int64)).length
     return PhaseSummary(
         phase=phase,
-        bound=_bound(timeline, kernels, entries, duration, _mean(steps["tokens"])),
+        bound=Bound("unknown", 0.0, 0.0)
+        if phase in ("capture", "warmup")
+        else _bound(timeline, kernels, entries, duration, _mean(steps["tokens"])),
         steps=len(steps),
         duration_ns=duration,
         busy_ns=busy,
@@ -131,6 +164,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         context_mean=_mean(steps["context_sum"] / steps["sequences"]),
         flops=work.flops,
         bytes=work.bytes,
+        arithmetic_intensity=work.arithmetic_intensity,
         compute_share=work.compute_share,
         bandwidth_share=work.bandwidth_share,
         step_ns=_percentiles(steps["duration_ns"].to_numpy(np.float64)),
@@ -139,6 +173,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         launches_per_step=launches / len(steps) if len(steps) and launches else None,
         flops_known_share=work.flops_known,
         bytes_known_share=work.bytes_known,
+        one_token_each=bool((steps["decode_tokens"] == steps["decode_sequences"]).all()),
     )
 
 
@@ -153,6 +188,13 @@ class _Work:
         memory, _ = self._sum(kernels["memory_ns"].to_numpy(np.float64), time)
         self.compute_share = compute / duration_ns if compute is not None and duration_ns else None
         self.bandwidth_share = memory / duration_ns if memory is not None and duration_ns else None
+        self.arithmetic_intensity = self._intensity(kernels) if self.flops and self.bytes else None
+
+    @staticmethod
+    def _intensity(kernels: pd.DataFrame) -> float | None:
+        """FLOPs per byte of the kernels for which both are known."""
+        both = kernels[["flops", "bytes"]].dropna().sum()
+        return float(both["flops"] / both["bytes"]) if both["bytes"] else None
 
     @staticmethod
     def _sum(values: np.ndarray, time: np.ndarray) -> tuple[float | None, float | None]:
@@ -172,22 +214,28 @@ def _percentiles(values: np.ndarray) -> tuple[float, float, float, float] | None
 
 def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, duration: int, tokens: float | None) -> Bound:
     """The largest cause of a phase's time; see the module docstring for the rule."""
-    artefact = int(entries.get("idle_artefact", 0)) + int(entries.get("idle_no_work", 0))
-    counted = duration - artefact
+    counted = duration - int(entries.get("idle_artefact", 0)) - int(entries.get("idle_no_work", 0))
     if counted <= 0:
         return Bound("unknown", 0.0, 0.0)
-    host = sum(int(v) for k, v in entries.items() if str(k).startswith("idle_")) - artefact
+    idle = sum(int(ns) for bucket, ns in entries.items() if str(bucket).startswith("idle_")) - (duration - counted)
+    host = sum(int(entries.get(bucket, 0)) for bucket in HOST)
     communication = int(entries.get("communication", 0))
     compute, memory = kernels["compute_ns"].to_numpy(np.float64), kernels["memory_ns"].to_numpy(np.float64)
     busy = kernels["duration_ns"].to_numpy(np.float64) * (kernels["category"] != "comm").to_numpy()
-    scale = max(counted - host - communication, 0) / busy.sum() if busy.sum() else 0.0
+    scale = max(counted - idle - communication, 0) / busy.sum() if busy.sum() else 0.0
     known = ~np.isnan(compute) & ~np.isnan(memory)
+    near = known & (kernels["duration_ns"].to_numpy(np.float64) <= NEAR_A_ROOF * np.maximum(compute, memory))
+
+    def share_of(rows: np.ndarray) -> float:
+        return scale * float(busy[rows].sum()) / counted
+
     shares = {
         "host": host / counted,
         "communication": communication / counted,
-        "compute": scale * float(busy[known & (compute >= memory)].sum()) / counted,
-        "memory": scale * float(busy[known & (compute < memory)].sum()) / counted,
-        "unknown": scale * float(busy[~known].sum()) / counted,
+        "compute": share_of(near & (compute >= memory)),
+        "memory": share_of(near & (compute < memory)),
+        "mixed": share_of(known & ~near),
+        "unknown": share_of(~known) + (idle - host) / counted,
     }
     by_tokens = _memory_by_tokens(timeline, shares, tokens)
     if by_tokens is not None:
@@ -196,15 +244,15 @@ def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, durati
     (first, share), (_, second) = ranked[0], ranked[1]
     if first == "unknown":
         return Bound("unknown", 0.0, share)
-    if share < 1.5 * second:
-        return Bound("mixed", round(1.0 - shares["unknown"], 2), share)
-    return Bound(first, round(min(0.95, share + 0.3) * (1.0 - shares["unknown"]), 2), share)
+    sure = 1.0 - shares["unknown"]
+    if first == "mixed" or share < 1.5 * second:
+        return Bound("mixed", round(float(sure), 2), share)
+    return Bound(first, round(float(min(0.95, share + 0.3) * sure), 2), share)
 
 
 def _memory_by_tokens(timeline: Timeline, shares: dict[str, float], tokens: float | None) -> Bound | None:
     """Memory-bound by arithmetic: few tokens per step against the ridge, when most work is unknown."""
-    ridge = timeline.device.ridge_flop_per_byte
-    bf16 = ridge.get("bf16") or ridge.get("fp16")
-    if tokens is None or bf16 is None or shares["unknown"] < 0.5 or tokens >= bf16 / 4:
+    ridge = timeline.device.matrix_ridge
+    if tokens is None or ridge is None or shares["unknown"] < 0.5 or tokens >= ridge / 4:
         return None
     return Bound("memory", 0.6, shares["unknown"] + shares["memory"], by_tokens=True)

@@ -68,6 +68,8 @@ class Analysis:
     request: request.RequestView | None
     cost: costs.Cost | None
     sm_fill: float | None
+    bandwidth_share: float | None
+    bytes_known_share: float | None
     quality: tuple[Note, ...]
 
 
@@ -91,6 +93,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         notes.extend((*trace.quality, *facts.notes))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(_physics(analysed))
+    bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     return Analysis(
         traces=tuple(traces),
         options=options,
@@ -101,8 +104,10 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         decode_floor=floor.decode_floor(main.timeline),
         prefill_ideal=floor.prefill_ideal(main.timeline),
         request=request.view(main.timeline),
-        cost=costs.of(main.phases, len(analysed), options.price) if options.price else None,
+        cost=costs.of(main.phases, _gpus(traces, analysed), options.price) if options.price else None,
         sm_fill=roofline.sm_fill(main.timeline),
+        bandwidth_share=bandwidth_share,
+        bytes_known_share=bytes_known_share,
         quality=tuple(notes),
     )
 
@@ -147,9 +152,20 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     return found.facts, analysed
 
 
+def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:
+    """How many GPUs the run keeps busy: its world size where known, at least the ones recorded."""
+    return max(len(analysed), *(trace.metadata.world_size or 1 for trace in traces))
+
+
 def _first_device(trace: Trace) -> int:
     """The device to name where a damaged file has lost all device activity."""
     return trace.metadata.devices[0].id if trace.metadata.devices else 0
+
+
+def _lacks_limits(device: devices.DeviceInfo) -> bool:
+    """Whether a GPU is neither in the catalogue nor described well enough by the user."""
+    described = bool(device.peaks_tflops) and device.bandwidth_gbs is not None
+    return device.kind != "cpu" and device.gpu is None and not described
 
 
 def _idles(device: DeviceAnalysis) -> bool:
@@ -163,7 +179,7 @@ def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
     notes = [Note("kernel_beats_compute_peak", "warning", beats)] if beats else []
     if not any(len(device.timeline.table) for device in analysed):
         notes.append(Note("no_device_activity", "error"))
-    if any(device.timeline.device.gpu is None and device.timeline.device.kind != "cpu" for device in analysed):
+    if any(_lacks_limits(device.timeline.device) for device in analysed):
         notes.append(Note("gpu_unknown", "warning", 1))
     if any(device.timeline.trace.metadata.with_stack and _idles(device) for device in analysed):
         notes.append(Note("stacks_slow_the_host", "warning"))

@@ -1,8 +1,10 @@
 """What one request sees: time to the first token, time per output token, and how the work divides.
 
-From a trace of steps only: TTFT is the prefill's time on the device (no queueing, no network), TPOT the period of the
-decode steps. A window that holds one prefill followed by decode steps of the same sequences is one request, or one
-batch of equal requests; in any other window the lengths are unknown and only the TPOT stands.
+From a trace of steps only: TTFT is the prefill's time on the device (no queueing, no network), TPOT the time from one
+decode step to the next of the same sequences. A prefill in between that lets others join belongs to that time, for the
+running sequences wait for it; one that starts a new batch does not. A window that holds one whole prefill followed by
+whole decode steps of the same sequences is one request, or one batch of equal requests: its lengths are those of the
+window, which may end before the request does. In any other window the lengths are unknown and only the TPOT stands.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from traceanalyzer.analysis.floor import heavy_kernels
 from traceanalyzer.analysis.timeline import Timeline
+
+TOKEN_PHASES = ("prefill", "decode", "mixed")
 
 
 @dataclass(frozen=True)
 class RequestView:
-    """Lengths in tokens per sequence, times in nanoseconds, None for unknown."""
+    """Lengths in tokens per sequence within the window, times in nanoseconds, None for unknown."""
 
     input_tokens: int | None
     output_tokens: int | None
@@ -28,53 +33,64 @@ class RequestView:
 
 
 def view(timeline: Timeline) -> RequestView | None:
-    """The request's view, or None where the trace has no complete decode step and no complete prefill."""
-    steps = timeline.complete_steps
-    steps = steps[steps["phase"].isin(("prefill", "decode", "mixed"))]
-    if not len(steps):
+    """The request's view, or None where the trace has no complete step that reads or puts out tokens."""
+    passes = timeline.steps[(timeline.steps["parent_step"] < 0) & timeline.steps["phase"].isin(TOKEN_PHASES)]
+    if not passes["complete"].any():
         return None
-    decode = steps[steps["phase"] == "decode"]
-    prefill = steps[steps["phase"] == "prefill"]
-    single = _is_one_batch(steps)
-    sequences = int(prefill["sequences"].iloc[0]) if single else None
-    periods = _decode_periods(timeline, decode)
-    first = prefill.iloc[0] if single else None
+    gaps = _token_times(timeline, passes)
+    p50, p99 = (float(np.percentile(gaps, q)) for q in (50, 99)) if len(gaps) else (None, None)
+    if not _is_one_batch(passes):
+        return RequestView(None, None, None, p50, p99, None)
+    prefill, decode = passes.iloc[0], passes.iloc[1:]
     return RequestView(
-        input_tokens=int(first["prefill_tokens"] // sequences) if first is not None and sequences else None,
-        output_tokens=len(decode) + 1 if single else None,
-        ttft_ns=float(first["duration_ns"]) if first is not None else None,
-        tpot_ns_p50=float(np.percentile(periods, 50)) if len(periods) else None,
-        tpot_ns_p99=float(np.percentile(periods, 99)) if len(periods) else None,
-        decode_over_prefill_flops=_work_ratio(timeline, prefill, decode) if single else None,
+        input_tokens=int(prefill["prefill_tokens"] // prefill["sequences"]),
+        output_tokens=len(decode) + 1,
+        ttft_ns=float(prefill["duration_ns"]),
+        tpot_ns_p50=p50,
+        tpot_ns_p99=p99,
+        decode_over_prefill_flops=_work_ratio(timeline, passes),
     )
 
 
-def _is_one_batch(steps: pd.DataFrame) -> bool:
-    """One prefill first, then only decode steps of as many sequences, each with one token per sequence."""
-    phases = steps["phase"].tolist()
-    if phases[0] != "prefill" or any(phase != "decode" for phase in phases[1:]) or len(phases) < 2:
+def _is_one_batch(passes: pd.DataFrame) -> bool:
+    """One prefill first, then only decode steps of as many sequences, one token each, all of them whole."""
+    phases = passes["phase"].tolist()
+    if len(phases) < 2 or phases[0] != "prefill" or set(phases[1:]) != {"decode"} or not passes["complete"].all():
         return False
-    counts = steps["sequences"]
+    counts, decode = passes["sequences"], passes.iloc[1:]
     same = bool(counts.notna().all()) and counts.nunique() == 1
-    first = steps["prefill_tokens"].iloc[0]
-    decode = steps.iloc[1:]
     single_token = bool((decode["tokens"] == decode["sequences"]).all())
+    first = passes["prefill_tokens"].iloc[0]
     return same and single_token and bool(pd.notna(first)) and first % counts.iloc[0] == 0
 
 
-def _decode_periods(timeline: Timeline, decode: pd.DataFrame) -> np.ndarray:
-    """Periods of decode steps that another decode step follows: a prefill in between is not a token's time."""
-    names = timeline.steps["phase"]
-    followed = names.shift(-1).loc[decode.index] == "decode"
-    return decode.loc[followed.to_numpy(bool), "period_ns"].dropna().to_numpy(np.float64)
+def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
+    """Time from each complete decode step to the next decode step of its sequences, in nanoseconds."""
+    decoding = (passes["phase"] == "decode").to_numpy() & passes["complete"].to_numpy(bool)
+    (here,) = np.nonzero(decoding)
+    if len(here) < 2:
+        return np.empty(0)
+    before, after = here[:-1], here[1:]
+    start = passes["start_ns"].to_numpy(np.int64)
+    sequences = passes["sequences"].to_numpy(np.float64)
+    # Only prefills may stand between, and the batch must have grown by what they admitted.
+    admitted = np.where(passes["phase"] == "prefill", np.nan_to_num(sequences, nan=np.inf), np.inf)
+    admitted[decoding] = 0.0
+    total = np.concatenate(([0.0], np.cumsum(np.where(np.isinf(admitted), 0.0, admitted))))
+    blocked = np.concatenate(([0], np.cumsum(np.isinf(admitted))))
+    joined = total[after] - total[before + 1]
+    clear = blocked[after] == blocked[before + 1]
+    goes_on = (after == before + 1) | (clear & (sequences[after] >= sequences[before] + joined))
+    held = timeline.unrecorded_between(start[before], start[after])
+    times: np.ndarray = (start[after] - start[before] - held)[goes_on].astype(np.float64)
+    return times
 
 
-def _work_ratio(timeline: Timeline, prefill: pd.DataFrame, decode: pd.DataFrame) -> float | None:
-    """FLOPs of the median decode step over those of the whole prefill, where the heavy kernels' work is known."""
-    rows = timeline.table[timeline.table["category"].isin(("gemm", "gemv", "attention", "moe"))]
-    flops = rows.groupby("step")["flops"].agg(lambda values: values.sum(skipna=False))
-    whole = flops.reindex(prefill.index).sum(skipna=False)
-    step = flops.reindex(decode.index)
-    if step.isna().any() or pd.isna(whole) or not whole:
+def _work_ratio(timeline: Timeline, passes: pd.DataFrame) -> float | None:
+    """FLOPs of the median decode step over those of the prefill, where the work of all heavy kernels is known."""
+    rows = heavy_kernels(timeline.table)
+    unknown = rows.loc[rows["flops"].isna(), "step"].unique()
+    flops = rows.groupby("step")["flops"].sum().reindex(passes.index)
+    if passes.index.isin(unknown).any() or not flops.iloc[0]:
         return None
-    return float(step.median() / whole)
+    return float(flops.iloc[1:].median() / flops.iloc[0])

@@ -31,7 +31,7 @@ SUMMED = (
 )
 
 
-def occupancy_of_sms(timeline: Timeline) -> np.ndarray:
+def grid_fill(timeline: Timeline) -> np.ndarray:
     """Share of the SMs that each kernel's grid can fill at once, min(1, blocks / SMs); NaN where none was recorded."""
     table = timeline.table
     kernel = timeline.trace.kernels
@@ -56,10 +56,10 @@ def _columns(timeline: Timeline) -> pd.DataFrame:
     compute, memory = table["compute_ns"].to_numpy(np.float64), table["memory_ns"].to_numpy(np.float64)
     has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(size)
     has_ideal = ~np.isnan(compute) & ~np.isnan(memory)
-    fill = occupancy_of_sms(timeline)
+    fill = grid_fill(timeline)
     return pd.DataFrame({
         "name": table["name"].to_numpy(), "phase": table["phase"].to_numpy(), "call": table["call"].to_numpy(),
-        "kind": table["kind"].to_numpy(), "duration": duration, "duration_ns": table["duration_ns"].to_numpy(np.int64),
+        "duration": duration, "duration_ns": table["duration_ns"].to_numpy(np.int64),
         "flops_known": np.where(has_flops, flops, 0.0), "bytes_known": np.where(has_bytes, size, 0.0),
         "flops_time": np.where(has_flops, duration, 0.0), "bytes_time": np.where(has_bytes, duration, 0.0),
         "compute": np.nan_to_num(compute), "memory": np.nan_to_num(memory),
@@ -83,16 +83,17 @@ def by_kernel(timeline: Timeline) -> pd.DataFrame:
     total = by[sums].sum()
     total["count"] = by["call"].nunique()
     longest = rows.sort_values("duration_ns", kind="stable").groupby(["phase", "name"], sort=True)
-    for column in ("category", "role", "dtype", "tensor_core", "source", "kind"):
+    for column in ("category", "role", "dtype", "tensor_core"):
         total[column] = longest[column].last()
-    total["source"] = by["source"].agg(_best_source)
+    total["source"] = by["source"].agg(_source)
     total = _rates(total).reset_index()
     return total.sort_values(["duration_ns", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
 
 
-def _best_source(sources: pd.Series) -> str:
-    known = [s for s in sources.unique() if s != "none"]
-    return sorted(known)[0] if known else "none"
+def _source(sources: pd.Series) -> str:
+    """Where the known work came from; executions of one name have one source or none."""
+    known = sorted(source for source in sources.unique() if source != "none")
+    return known[0] if known else "none"
 
 
 def _rates(total: pd.DataFrame) -> pd.DataFrame:
@@ -121,15 +122,32 @@ def _bound(total: pd.DataFrame, known: pd.Series) -> np.ndarray:
 
 
 def sm_fill(timeline: Timeline) -> float | None:
-    """Share of the span in which SMs had blocks: sum of duration x min(1, blocks / SMs) over the span.
+    """Share of the recorded span in which SMs had blocks: sum of duration x min(1, blocks / SMs) over it.
 
     An estimate of what DCGM calls SM active; tail waves are ignored. Unknown where under 95 % of the kernel time has a
     grid.
     """
     kernel = timeline.table["kind"].to_numpy() == KERNEL
     duration = timeline.table["duration_ns"].to_numpy(np.float64)[kernel]
-    fill = occupancy_of_sms(timeline)[kernel]
+    fill = grid_fill(timeline)[kernel]
     known = ~np.isnan(fill)
-    if not duration.sum() or not timeline.span_ns or duration[known].sum() < 0.95 * duration.sum():
+    recorded = timeline.span_ns - timeline.unrecorded.length
+    if not duration.sum() or duration[known].sum() < 0.95 * duration.sum():
         return None
-    return min(1.0, float((duration[known] * fill[known]).sum()) / timeline.span_ns)
+    return min(1.0, float((duration[known] * fill[known]).sum()) / recorded)
+
+
+def bandwidth_share(timeline: Timeline) -> tuple[float | None, float | None]:
+    """Share of the peak bandwidth used over the recorded span, and the share of kernel time it stands on.
+
+    Bytes of the kernels whose bytes are known over bandwidth and recorded time: a lower bound while the second figure
+    is below 1. Unknown without a bandwidth or where no bytes are known.
+    """
+    kernels = timeline.table[timeline.table["kind"] == KERNEL]
+    memory = kernels["memory_ns"].to_numpy(np.float64)
+    duration = kernels["duration_ns"].to_numpy(np.float64)
+    known = ~np.isnan(memory)
+    recorded = timeline.span_ns - timeline.unrecorded.length
+    if not duration[known].sum():
+        return None, None
+    return float(memory[known].sum()) / recorded, float(duration[known].sum() / duration.sum())

@@ -7,10 +7,11 @@
     phase object     the step's phase; `other` outside complete steps (while there is a complete one)
     compute_ns f64   FLOPs over the peak of the unit that ran them: the least time the math can take (NaN: unknown)
     memory_ns f64    bytes over peak bandwidth: the least time the traffic can take (NaN: unknown)
-    launch_end_ns    when the launch call returned (MISSING: no launch recorded)
+    launch_start_ns, launch_end_ns    when the launch call began and returned (MISSING: no launch recorded)
 
-A gap that ends with a kernel launched long before is no idleness: the device ran something that was not recorded (a
-window cut by host time, records lost). Such time is `unrecorded`; durations and periods of steps do not count it.
+A long gap that ends with a kernel which had been queued for nearly all of it is no idleness: the device ran something
+that was not recorded (a window cut by host time, records lost). Such time is `unrecorded`; durations and periods of
+steps do not count it.
 
 What could be wrong: the sheet's peak at the sheet's clock bounds both ideal times, so a card that boosts higher can
 beat them; a figure beyond the limit is flagged by whoever prints it, never clipped here.
@@ -27,8 +28,10 @@ from traceanalyzer.analysis.devices import DeviceInfo
 from traceanalyzer.analysis.intervals import Ints, Union, covered, gaps, union, union_by_group
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
-UNRECORDED_AFTER_NS = 1_000_000
-"""A queued kernel normally starts within microseconds; beyond a millisecond something unrecorded was running."""
+UNRECORDED_AFTER_NS = 10_000_000
+UNRECORDED_SHARE = 0.9
+"""A queued kernel normally starts within microseconds. One that waits this long, and for this share of the gap before
+it, waited for something that was not recorded; shorter waits have ordinary causes (another stream, a busy driver)."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class Timeline:
     """One device of one trace. `busy` is the union of all activity, `unrecorded` the gaps that are no idleness.
 
     `steps` are that device's steps in start order, with `duration_ns` (first activity to last, without unrecorded
-    time), `busy_ns` (union of their activity) and `period_ns` (start to the next step's start, without unrecorded
-    time; NaN for the last).
+    time), `busy_ns` (union of their activity) and `period_ns` (start to the start of the next step that is no part
+    of another one, without unrecorded time; NaN for the last and for parts such as a draft pass).
     """
 
     trace: Trace
@@ -63,6 +66,10 @@ class Timeline:
         """Length of the analysed span."""
         return self.end_ns - self.start_ns
 
+    def unrecorded_between(self, starts: Ints, ends: Ints) -> Ints:
+        """Unrecorded time inside each interval, in nanoseconds."""
+        return covered(self.unrecorded, starts, ends)
+
     @property
     def complete_steps(self) -> pd.DataFrame:
         """The steps that were recorded whole: what averages are taken over."""
@@ -75,9 +82,10 @@ def counted_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[complete] if complete.any() else steps
 
 
-def _phases(step: pd.Series, steps: pd.DataFrame) -> list[str]:
-    named = counted_steps(steps)["phase"].to_dict()
-    return [str(named.get(s, "other")) for s in step]
+def _phases(step: np.ndarray, steps: pd.DataFrame) -> np.ndarray:
+    counted = counted_steps(steps)
+    names = np.append(counted["phase"].to_numpy(object), "other")
+    return np.asarray(names[counted.index.get_indexer(pd.Index(step))])
 
 
 def ideal_times(table: pd.DataFrame, device: DeviceInfo) -> tuple[np.ndarray, np.ndarray]:
@@ -108,15 +116,13 @@ def build(
     columns = [c for c in work.columns if c not in activity.columns]
     table = pd.concat([activity.reset_index(drop=True), work[columns].reset_index(drop=True)], axis=1)
     compute, memory = ideal_times(table, device)
-    launch = table["launch"].to_numpy()
-    ends = (trace.launches["start_ns"] + trace.launches["duration_ns"]).to_numpy(np.int64)
-    launch_end = np.full(len(table), MISSING, np.int64)
-    launch_end[launch >= 0] = ends[launch[launch >= 0]]
+    launch_start, launch_end = _launch_calls(trace, table["launch"].to_numpy())
     table = table.assign(
         step=step.astype(np.int32),
-        phase=_phases(pd.Series(step), steps),
+        phase=_phases(step, steps),
         compute_ns=compute,
         memory_ns=memory,
+        launch_start_ns=launch_start,
         launch_end_ns=launch_end,
     )
     start = table["start_ns"].to_numpy(np.int64)
@@ -135,6 +141,15 @@ def _busy(steps: pd.DataFrame, step: np.ndarray, start: Ints, end: Ints) -> Ints
     return union_by_group(place[inside].astype(np.int64), start[inside], end[inside], len(steps))
 
 
+def _launch_calls(trace: Trace, launch: np.ndarray) -> tuple[Ints, Ints]:
+    """When each row's launch call began and returned, MISSING where none is recorded."""
+    known = launch >= 0
+    begin, end = np.full((2, len(launch)), MISSING, np.int64)
+    begin[known] = trace.launches["start_ns"].to_numpy(np.int64)[launch[known]]
+    end[known] = begin[known] + trace.launches["duration_ns"].to_numpy(np.int64)[launch[known]]
+    return begin, end
+
+
 def following(starts: Ints, gap_ends: Ints) -> Ints:
     """The row of the first activity that ends each gap; `starts` is sorted. Shapes: (n,), (m,) -> (m,)."""
     return np.searchsorted(starts, gap_ends, side="left")
@@ -146,12 +161,15 @@ def _unrecorded(busy: Union, start: Ints, launch_end: Ints) -> Union:
         return union(gap_start, gap_end)
     launched = launch_end[following(start, gap_end)]
     waited = gap_end - np.maximum(launched, gap_start)
-    cut = (launched != MISSING) & (waited > UNRECORDED_AFTER_NS)
+    long = (waited > UNRECORDED_AFTER_NS) & (waited >= UNRECORDED_SHARE * (gap_end - gap_start))
+    cut = (launched != MISSING) & long
     return union(gap_start[cut], gap_end[cut])
 
 
 def _timed(steps: pd.DataFrame, unrecorded: Union) -> pd.DataFrame:
     start, end = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
     period = np.full(len(steps), np.nan)
-    period[:-1] = start[1:] - start[:-1] - covered(unrecorded, start[:-1], start[1:])
+    (whole,) = np.nonzero(steps["parent_step"].to_numpy() < 0)
+    before, after = start[whole[:-1]], start[whole[1:]]
+    period[whole[:-1]] = after - before - covered(unrecorded, before, after)
     return steps.assign(duration_ns=end - start - covered(unrecorded, start, end), period_ns=period)

@@ -10,6 +10,9 @@ from traceanalyzer.analysis.phases import PhaseSummary
 HARDLY_ANY = 0.05
 """Share of a phase below which waiting for the host is not worth attacking."""
 
+CLOSE_TO_THE_LIMIT = 0.5
+"""Share of the compute peak above which more work per step gives no more throughput."""
+
 
 @dataclass(frozen=True)
 class VerdictFacts:
@@ -47,7 +50,7 @@ def _ruled_out(phase: PhaseSummary) -> tuple[str, ...]:
     checks = {
         "more_compute": phase.bound.name != "compute" and _below_a_third(phase.compute_share),
         "more_bandwidth": phase.bound.name != "memory" and _below_a_third(phase.bandwidth_share),
-        "larger_batch": phase.bound.name == "compute",
+        "larger_batch": phase.bound.name == "compute" and (phase.compute_share or 0.0) >= CLOSE_TO_THE_LIMIT,
         "fewer_launches": phase.bound.name != "host" and idle < HARDLY_ANY,
     }
     return tuple(code for code, holds in checks.items() if holds)

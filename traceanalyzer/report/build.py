@@ -18,7 +18,8 @@ from traceanalyzer.trace.tables import Note, Trace
 
 def build(analysis: Analysis) -> doc.Report:
     """Compose the Report of an analysis."""
-    steps = [step for device in analysis.devices for step in tables.step_rows(device)]
+    main_first = sorted(analysis.devices, key=lambda device: device is not analysis.main)
+    steps, steps_omitted = tables.step_rows(main_first)
     report = doc.Report(
         schema_version=doc.SCHEMA_VERSION,
         report_id="",
@@ -35,9 +36,9 @@ def build(analysis: Analysis) -> doc.Report:
         phases=[tables.phase_row(device, phase) for device in analysis.devices for phase in device.phases],
         request=figures.request(analysis),
         ledger=[row for device in analysis.devices for row in tables.ledger_rows(device)],
-        steps=steps[: tables.MAX_STEPS],
-        steps_omitted=max(0, len(steps) - tables.MAX_STEPS),
-        kernels=tables.kernel_rows(analysis.devices),
+        steps=steps,
+        steps_omitted=steps_omitted,
+        kernels=tables.kernel_rows(main_first),
         decode_floor=figures.decode_floor(analysis),
         prefill_ideal=figures.prefill_ideal(analysis),
         memory=None,
@@ -68,13 +69,12 @@ def _run(analysis: Analysis) -> doc.Run:
     facts = _main_run(analysis)
     trace = analysis.main.timeline.trace
     producer = trace.metadata.producer or {}
-    parallel = {"world": trace.metadata.world_size} if trace.metadata.world_size else {}
     model = doc.ModelInfo(layers=facts.layers, source="trace") if facts.layers else None
     return doc.Run(
         workload=facts.workload,
         engine=facts.engine,
         engine_version=producer.get((facts.engine or "").lower()),
-        parallel=parallel,
+        parallel={},
         graph_mode=facts.graph_mode,
         labels={},
         sample_weight=None,
@@ -122,6 +122,7 @@ def _device(device: DeviceAnalysis) -> doc.Device:
         memory_bytes=info.memory_bytes,
         ridge_flop_per_byte=info.ridge_flop_per_byte,
         has_tensor_cores=info.has_tensor_cores,
+        vector_peaks_tflops=info.vector_peaks_tflops,
     )
 
 
@@ -149,7 +150,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
     facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
     phase, floor = facts.phase, analysis.decode_floor
     duration = phase.duration_ns if phase else main.timeline.span_ns
-    ridge = main.timeline.device.ridge_flop_per_byte
+    ridge = main.timeline.device.matrix_ridge
     rows = main.ledger.table
     if phase:
         rows = rows[rows["phase"] == phase.phase]
@@ -174,9 +175,9 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             no_tensor_core_share=share("no_tensor_core"),
             gpu_util=_gpu_util(main),
             tokens_per_step=phase.tokens_mean if phase else None,
-            ridge=next((ridge[d] for d in ("bf16", "fp16") if d in ridge), None),
+            ridge=ridge,
             by_tokens=bool(phase and phase.bound.by_tokens),
-            no_peaks=not ridge,
+            no_peaks=ridge is None,
             on_cpu=main.timeline.device.kind == "cpu",
         ),
     )
@@ -215,4 +216,6 @@ def _span(analysis: Analysis) -> doc.Span:
         tensor_core_idle_us_min=(idle - unknown) / 1e3 if measurable else None,
         tensor_core_idle_us_max=idle / 1e3 if measurable else None,
         sm_fill=analysis.sm_fill,
+        bandwidth_share=analysis.bandwidth_share,
+        bytes_known_share=analysis.bytes_known_share,
     )

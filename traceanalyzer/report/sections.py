@@ -111,6 +111,7 @@ class Device(Section):
     memory_bytes: int | None
     ridge_flop_per_byte: dict[str, float]
     has_tensor_cores: bool | None
+    vector_peaks_tflops: dict[str, float] = {}
 
 
 class QualityNote(Section):
@@ -141,6 +142,8 @@ class Span(Section):
     tensor_core_idle_us_min: float | None
     tensor_core_idle_us_max: float | None
     sm_fill: float | None
+    bandwidth_share: float | None = None  # a lower bound while bytes_known_share is below 1
+    bytes_known_share: float | None = None
 
 
 class Profiling(Section):

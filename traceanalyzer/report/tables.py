@@ -22,8 +22,7 @@ MAX_KERNELS = 500
 def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
     """One phase of one device."""
     info = device.timeline.device
-    seconds, busy = phase.duration_ns / 1e9, phase.busy_ns / 1e9
-    tokens = phase.decode_tokens if phase.phase == "decode" else phase.prefill_tokens
+    busy = phase.busy_ns / 1e9
     return doc.Phase(
         rank=info.rank,
         device=info.device,
@@ -41,15 +40,15 @@ def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
         context_mean=phase.context_mean,
         flops=phase.flops,
         bytes=phase.bytes,
-        arithmetic_intensity=phase.flops / phase.bytes if phase.flops is not None and phase.bytes else None,
+        arithmetic_intensity=phase.arithmetic_intensity,
         achieved_tflops=phase.flops / busy / 1e12 if phase.flops is not None and busy else None,
         achieved_gbs=phase.bytes / busy / 1e9 if phase.bytes is not None and busy else None,
         compute_share=phase.compute_share,
         bandwidth_share=phase.bandwidth_share,
         step_us=_percentiles(phase.step_ns),
         period_us_mean=us(phase.period_ns_mean),
-        us_per_output_token=phase.duration_ns / 1e3 / phase.output_tokens if phase.output_tokens else None,
-        tokens_per_s=tokens / seconds if tokens and seconds else None,
+        us_per_output_token=phase.observed_ns / 1e3 / phase.output_tokens if phase.output_tokens else None,
+        tokens_per_s=phase.tokens_per_s,
         kernels_per_step=phase.kernels_per_step,
         launches_per_step=phase.launches_per_step,
         flops_known_share=phase.flops_known_share,
@@ -73,18 +72,29 @@ def ledger_rows(device: DeviceAnalysis) -> list[doc.LedgerRow]:
     ]
 
 
-def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
-    """Every forward pass that ran on one device, in start order; times count from the start of the analysed span.
+def step_rows(devices: Sequence[DeviceAnalysis]) -> tuple[list[doc.Step], int]:
+    """Forward passes that ran, device by device in start order, and how many more there are.
 
-    A graph capture runs nothing: its time is in the phases and the ledger, but it is no step.
+    The first device, which the rest of the report is about, is served first. A graph capture runs nothing: its time is
+    in the phases and the ledger, but it is no step.
     """
-    line = device.timeline
-    info, origin = line.device, line.start_ns
+    rows: list[doc.Step] = []
+    total = 0
+    for device in devices:
+        steps = device.timeline.steps
+        steps = steps[steps["phase"] != "capture"]
+        total += len(steps)
+        rows += _steps(device, steps.iloc[: MAX_STEPS - len(rows)])
+    return rows, total - len(rows)
+
+
+def _steps(device: DeviceAnalysis, steps: pd.DataFrame) -> list[doc.Step]:
+    """Times count from the start of the device's analysed span."""
+    info, origin = device.timeline.device, device.timeline.start_ns
     counts = (
         "tokens", "prefill_tokens", "decode_tokens", "sequences", "prefill_sequences", "decode_sequences",
         "context_sum", "query_context_sum", "padded_tokens",
     )  # fmt: skip
-    steps = line.steps[line.steps["phase"] != "capture"]
     return [
         doc.Step(
             index=int(index),
@@ -106,10 +116,10 @@ def step_rows(device: DeviceAnalysis) -> list[doc.Step]:
 
 
 def kernel_rows(devices: Sequence[DeviceAnalysis]) -> list[doc.Kernel]:
-    """The longest kernels of all devices, then what is left per device and phase, so that no time is dropped."""
-    groups = pd.concat(
-        [device.kernels.assign(owner=owner) for owner, device in enumerate(devices)], ignore_index=True
-    ).sort_values("duration_ns", ascending=False, kind="stable")
+    """The longest kernels, the first device's before the others', then the rest per device and phase: none is lost."""
+    groups = pd.concat([device.kernels.assign(owner=owner) for owner, device in enumerate(devices)], ignore_index=True)
+    groups = groups.assign(later=groups["owner"] > 0)
+    groups = groups.sort_values(["later", "duration_ns"], ascending=[True, False], kind="stable")
     shown, rest = groups.iloc[:MAX_KERNELS], groups.iloc[MAX_KERNELS:]
     kernels = [_kernel(devices[row["owner"]], row) for _, row in shown.iterrows()]
     for owner, device in enumerate(devices):
