@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.analysis.lines import device, line
 from traceanalyzer.analysis import ledger, phases, roofline
 from traceanalyzer.analysis.pipeline import DeviceAnalysis
@@ -29,13 +31,9 @@ def test_the_first_device_keeps_its_steps_whatever_the_others_have() -> None:
     assert rows[0].period_us == 0.02
 
 
-def test_kernels_beyond_the_limit_are_summed_per_device_and_phase() -> None:
-    limit = tables.MAX_KERNELS
-    tables.MAX_KERNELS = 30
-    try:
-        rows = tables.kernel_rows([analysed(40, 1, names=20), analysed(40, 0, names=20)])
-    finally:
-        tables.MAX_KERNELS = limit
+def test_kernels_beyond_the_limit_are_summed_per_device_and_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_KERNELS", 30)
+    rows = tables.kernel_rows([analysed(40, 1, names=20), analysed(40, 0, names=20)])
     assert [row.rank for row in rows[:20]] == [1] * 20, "the first device's kernels come first"
     (rest,) = [row for row in rows if row.name == "(rest)"]
     assert (rest.rank, rest.count, rest.flops) == (0, 20, None)
