@@ -186,7 +186,7 @@ def gpu_generation(**changes: Any) -> doc.Report:
         "verdict": doc.Verdict(
             headline="Decode is bound by the host, which cannot feed the GPU fast enough: the GPU is idle 45 % of the "
             "time while memory bandwidth is used to 36 %. A step takes 20.4 ms, 2.8 \u00d7 its floor.",
-            bound="host", confidence=0.86, ruled_out=["more_compute", "smaller_kv", "faster_links"]),
+            bound="host", confidence=0.86, ruled_out=["More compute does not help.", "Faster links do not help."]),
         "span": doc.Span(duration_us=2_672_400.0, gpu_busy_us=1_497_200.0, gpu_util=0.557,
                          tensor_core_useful_us=34_000.0, tensor_core_idle_us_min=2_601_200.0,
                          tensor_core_idle_us_max=2_638_400.0, sm_fill=0.71),
@@ -200,12 +200,13 @@ def gpu_generation(**changes: Any) -> doc.Report:
             weight_bytes_held=1.606e10, weight_bytes_read=1.501e10, kv_bytes=7.55e7, floor_us=7_399.0,
             floor_achievable_us=8_874.0, measured_us=20_360.0, ratio=2.752, mbu=0.363, mbu_busy=0.655,
             us_per_1k_context_ideal=64.3, us_per_1k_context_measured=None, source="shapes", confidence=0.9,
-            assumptions=["weights_from_shapes", "weights_read_once", "embedding_gathered"]),
+            assumptions=["Weight bytes are counted from shapes.", "Each weight is read once."]),
         "prefill_ideal": doc.PrefillIdeal(flops=8.22e12, ideal_us=26_346.0, measured_us=60_400.0, ratio=2.29, mfu=0.436,
-                                          source="shapes", confidence=0.9, assumptions=["dense_flops"]),
+                                          source="shapes", confidence=0.9,
+                                          assumptions=["Padding is counted."]),
         "cost": doc.Cost(price_per_gpu_hour=2.5, currency="USD", gpus=1, per_1m_input_tokens=0.0819,
                          per_1m_output_tokens=14.18, output_over_input=173.0, idle_share=0.44,
-                         assumptions=["idle_shared"]),
+                         assumptions=["Every recorded GPU is priced."]),
     }  # fmt: skip
     return report(**{**values, **changes})
 
@@ -235,7 +236,7 @@ def graph_decode(**changes: Any) -> doc.Report:
                                     message="421 kernels were replayed from a graph, so their shapes are not known.")],
         "verdict": doc.Verdict(
             headline="Decode is bound by memory bandwidth. A step takes 5.21 ms.", bound="memory", confidence=0.55,
-            ruled_out=["fewer_launches", "faster_host"]),
+            ruled_out=["Fewer launches do not help."]),
         "span": doc.Span(duration_us=5_210.0, gpu_busy_us=5_199.0, gpu_util=0.998, tensor_core_useful_us=54.0,
                          tensor_core_idle_us_min=2_355.0, tensor_core_idle_us_max=5_156.0, sm_fill=0.9),
         "phases": [decode], "ledger": ledger(rows),
@@ -252,7 +253,8 @@ def graph_decode(**changes: Any) -> doc.Report:
         "decode_floor": doc.DecodeFloor(
             weight_bytes_held=None, weight_bytes_read=None, kv_bytes=None, floor_us=None, floor_achievable_us=None,
             measured_us=5_210.0, ratio=None, mbu=None, mbu_busy=None, us_per_1k_context_ideal=None,
-            us_per_1k_context_measured=None, source="none", confidence=0.2, assumptions=["weights_unknown"]),
+            us_per_1k_context_measured=None, source="none", confidence=0.2,
+            assumptions=["Weight bytes are not known, so there is no floor."]),
     }  # fmt: skip
     return report(**{**values, **changes})
 

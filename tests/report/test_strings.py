@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from traceanalyzer import analyze, read_trace
+from traceanalyzer.analysis.cost import Price
+from traceanalyzer.analysis.pipeline import AnalysisOptions
 from traceanalyzer.report import document, strings
 from traceanalyzer.report.strings import labels, page
 from traceanalyzer.trace import notes
@@ -40,17 +43,46 @@ def codes_of_notes() -> set[str]:
 
 
 def codes_of_assumptions() -> set[str]:
-    """Every word in a statement of analysis that deals with assumptions."""
+    """Every string in a statement of analysis that fills `assumptions`: the keyword, or a variable of that name."""
     found: set[str] = set()
     for tree in trees("analysis"):
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "assumptions":
-                found |= constants(node.value)
-            elif isinstance(node, ast.Assign | ast.Expr):
-                names = {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
-                if "assumptions" in names:
-                    found |= constants(node)
-    return {code for code in found if re.fullmatch(r"[a-z]+(_[a-z]+)+", code)}
+                found |= yielded(node.value)
+            elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(target, ast.Name) and target.id == "assumptions" for target in targets):
+                    found |= yielded(node.value)
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and "assumptions" in names(node.func)
+            ):
+                found |= set().union(*(yielded(argument) for argument in node.args))
+    return found
+
+
+def names(node: ast.AST) -> set[str]:
+    return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+
+
+def yielded(node: ast.AST) -> set[str]:
+    """The strings that an expression can give: conditions and what is asked of a table do not count."""
+    if isinstance(node, ast.Constant):
+        return {node.value} if isinstance(node.value, str) else set()
+    if isinstance(node, ast.IfExp):
+        return yielded(node.body) | yielded(node.orelse)
+    if isinstance(node, ast.Compare | ast.Subscript | ast.comprehension):
+        return set()
+    return set().union(*(yielded(child) for child in ast.iter_child_nodes(node)))
+
+
+def codes_of_what_does_not_help() -> set[str]:
+    """The keys of the one table of checks in the verdict."""
+    tree = ast.parse((PACKAGE / "analysis" / "verdict.py").read_text(encoding="utf-8"))
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_ruled_out")
+    (table,) = (node for node in ast.walk(function) if isinstance(node, ast.Dict))
+    return {key.value for key in table.keys if isinstance(key, ast.Constant)}
 
 
 def test_every_note_has_a_sentence_and_every_sentence_a_note() -> None:
@@ -58,11 +90,27 @@ def test_every_note_has_a_sentence_and_every_sentence_a_note() -> None:
     assert codes_of_notes() == set(strings.QUALITY)
 
 
-def test_every_assumption_has_a_sentence() -> None:
-    assert len(codes_of_assumptions()) > 5
-    assert codes_of_assumptions() <= set(strings.ASSUMPTIONS)
-    everywhere = set().union(*(constants(tree) for tree in trees("analysis")))
-    assert set(strings.ASSUMPTIONS) <= everywhere
+def test_every_assumption_has_a_sentence_and_every_sentence_an_assumption() -> None:
+    assert len(codes_of_assumptions()) > 10
+    assert codes_of_assumptions() == set(strings.ASSUMPTIONS)
+
+
+def test_what_is_ruled_out_has_a_sentence_and_every_sentence_is_used() -> None:
+    assert codes_of_what_does_not_help() == set(strings.RULED_OUT)
+
+
+def test_the_reports_of_the_samples_hold_sentences_and_no_codes() -> None:
+    """What the scan above could miss."""
+    options = AnalysisOptions(peaks_tflops={"fp32": 1.0}, bandwidth_gbs=50.0, price=Price(2.5, "EUR"))
+    for sample in sorted((ROOT / "samples").glob("*.json.gz")):
+        report = analyze([read_trace(sample)], options)
+        assert report.decode_floor
+        assert report.prefill_ideal
+        assert report.cost
+        said = report.decode_floor.assumptions + report.prefill_ideal.assumptions + report.cost.assumptions
+        assert len(said) > 5
+        assert set(said) <= set(strings.ASSUMPTIONS.values())
+        assert set(report.verdict.ruled_out) <= set(strings.RULED_OUT.values())
 
 
 @pytest.mark.parametrize("code", sorted(strings.QUALITY))
@@ -78,7 +126,7 @@ def test_quality_sentences_are_whole(code: str, count: int) -> None:
 
 def test_an_unknown_code_does_not_fail_a_run() -> None:
     assert strings.quality_message("never_heard_of", 1200, "x<y") == "never heard of: x<y (1,200)"
-    assert strings.assumption("Some sentence.") == "Some sentence."
+    assert strings.assumption("never_heard_of") == strings.ruled_out("never_heard_of") == "never heard of"
     assert strings.bucket_label("idle_moonlight") == "idle moonlight"
 
 

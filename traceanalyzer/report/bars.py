@@ -143,7 +143,7 @@ def floor_view(report: Report) -> FloorView | None:
         segments=tuple(_floor_segments(floor, scale)),
         marker=100 * marker / scale if marker is not None and 0 < marker <= scale else None,
         facts=tuple(_floor_facts(floor)),
-        assumptions=tuple(strings.assumption(code) for code in floor.assumptions),
+        assumptions=tuple(floor.assumptions),
     )
 
 
@@ -169,7 +169,7 @@ def prefill_view(report: Report) -> FloorView | None:
         segments=tuple(_stack(parts, scale)),
         marker=None,
         facts=tuple(_prefill_facts(ideal)),
-        assumptions=tuple(strings.assumption(code) for code in ideal.assumptions),
+        assumptions=tuple(ideal.assumptions),
     )
 
 

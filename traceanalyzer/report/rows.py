@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from traceanalyzer.report.document import Device, LedgerRow, Phase, Report
+from traceanalyzer.report.document import Device, LedgerRow, Phase, Report, Step
 
 _SECTIONS = ("request", "decode_floor", "prefill_ideal", "memory", "sensitivity", "cost", "profiling", "service")
 _NOT_FIGURES = frozenset({"rank", "device"})
@@ -28,6 +28,11 @@ def phases_of(report: Report, device: Device | None) -> list[Phase]:
 def ledger_of(report: Report, device: Device | None) -> list[LedgerRow]:
     """The ledger of one device, in the document's order."""
     return [row for row in report.ledger if device and (row.rank, row.device) == (device.rank, device.device)]
+
+
+def steps_of(report: Report, device: Device | None) -> list[Step]:
+    """The steps of one device, in the document's order."""
+    return [row for row in report.steps if device and (row.rank, row.device) == (device.rank, device.device)]
 
 
 def flatten(report: Report) -> dict[str, float]:

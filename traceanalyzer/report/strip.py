@@ -73,7 +73,7 @@ class StripView:
 def strip_view(report: Report) -> StripView | None:
     """The strip of the slowest device, or None when no step was recognised."""
     device = rows.slowest_device(report)
-    steps = [row for row in report.steps if device and (row.rank, row.device) == (device.rank, device.device)]
+    steps = rows.steps_of(report, device)
     if not steps:
         return None
     start = min(step.start_us for step in steps)

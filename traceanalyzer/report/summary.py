@@ -6,6 +6,7 @@ from `strings`; the renderers only lay them out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -110,6 +111,7 @@ class FirstScreen:
     actions: tuple[Action, ...]
     ruled_out: tuple[str, ...]
     cost: tuple[Fact, ...]
+    cost_assumptions: tuple[str, ...]
 
 
 def first_screen(report: Report) -> FirstScreen:
@@ -118,7 +120,7 @@ def first_screen(report: Report) -> FirstScreen:
     device = rows.slowest_device(report)
     notes = sorted(report.quality, key=lambda note: _SEVERITY_ORDER.index(note.severity))
     bound = report.verdict.bound
-    ruled_out = [strings.ruled_out(code) for code in report.verdict.ruled_out]
+    ruled_out = report.verdict.ruled_out
     return FirstScreen(
         title=_title(report, device),
         subject=tuple(_subject(report, device)),
@@ -140,6 +142,7 @@ def first_screen(report: Report) -> FirstScreen:
         actions=tuple(_actions(report)),
         ruled_out=tuple(ruled_out[1:]),
         cost=tuple(_cost(report)),
+        cost_assumptions=tuple(report.cost.assumptions) if report.cost else (),
     )
 
 
@@ -229,10 +232,14 @@ def _recorded(report: Report) -> str | None:
 
 
 def _steps(report: Report, device: Device | None) -> str:
+    """How many whole steps each phase has, and how many that the recording cuts."""
+    cut: Mapping[str, int] = Counter(step.phase for step in rows.steps_of(report, device) if not step.complete)
+    whole: Mapping[str, int] = {row.phase: row.steps for row in ordered_phases(report, device)}
     parts = [
-        text("ran.steps_of", count=fmt.count(row.steps), phase=strings.phase_label(row.phase).lower())
-        for row in ordered_phases(report, device)
-        if row.steps
+        text(key, count=fmt.count(counts[phase]), phase=strings.phase_label(phase).lower())
+        for phase in PHASE_ORDER
+        for key, counts in (("ran.steps_of", whole), ("ran.steps_cut", cut))
+        if counts.get(phase)
     ]
     return ", ".join(parts) if parts else text("ran.no_steps")
 

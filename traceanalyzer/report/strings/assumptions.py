@@ -15,6 +15,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     "kv_unknown": "KV bytes are not known, so the floor holds the weights alone and is too low.",
     "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without "
     "the gap before the next one.",
+    "math_longer_than_bytes": "At this batch size the math of the step takes longer than its bytes, so the floor is "
+    "too low.",
     # prefill ideal
     "causal_half": "Causal attention counts only the pairs it may look at.",
     "dense_flops": "FLOPs are those that ran, padding included.",
@@ -23,11 +25,13 @@ ASSUMPTIONS: Mapping[str, str] = {
     "idle_shared_by_time": "Time outside prefill and decode is shared out in proportion to theirs.",
     "all_gpus_priced": "Every recorded GPU is priced.",
     "window_is_typical": "The recorded window is taken as typical of the run.",
+    "tensor_parallel_assumed": "All ranks are taken to work on the same tokens (tensor parallel); with data parallel "
+    "ranks a token costs that many times less.",
     "mixed_steps_left_out": "Mixed steps are left out, for their time cannot be split between input and output.",
 }
 """Code -> sentence."""
 
 
 def assumption(code: str) -> str:
-    """The sentence for an assumption code; a text that is no code is returned as it is."""
-    return ASSUMPTIONS.get(code, code)
+    """The sentence for an assumption code; a code without one is spelt out."""
+    return ASSUMPTIONS.get(code, code.replace("_", " "))

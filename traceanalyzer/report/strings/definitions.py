@@ -26,8 +26,7 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
     ),
     "compute-share": (
         "Compute used",
-        "FLOPs counted, divided by the time and by the dense peak of the sheet for the data type used. For useful "
-        "tokens alone this is MFU.",
+        "FLOPs counted, divided by the time and by the dense peak of the sheet for the data type used.",
     ),
     "tensor-core-useful": (
         "Tensor cores useful",
@@ -71,7 +70,16 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
         "MBU",
         "Floor over measured time of the step, gaps included; busy MBU leaves the gaps out.",
     ),
-    "mfu": ("MFU", "FLOPs of the useful tokens over the time and the peak."),
+    "context-slope": (
+        "Time per 1k context",
+        "What a thousand more tokens of context, summed over all sequences of the batch, add to a decode step: "
+        "ideally the time to read their KV cache at full bandwidth, measured the slope of step times over context.",
+    ),
+    "mfu": (
+        "MFU",
+        "FLOPs of the matrix products and of attention in the prefill over its time and the dense peak. They are the "
+        "FLOPs that ran, padding included.",
+    ),
     "wasted": (
         "Wasted time",
         "Time of a kernel beyond what its FLOPs at the peak or its bytes at full bandwidth need, whichever is "

@@ -28,8 +28,7 @@ QUALITY: Mapping[str, str] = {
     "negative_duration": "{count} event{s} with a negative duration {were} left out: {detail}.",
     "absurd_duration": "{count} event{s} of more than 24 hours {were} left out: {detail}.",
     "out_of_range": "{count} event{s} more than 24 hours away from the rest {were} left out: {detail}.",
-    "duplicate_kernels": "{count} kernel{s} {are} recorded twice: busy time counts them once, sums of kernel times "
-    "twice.",
+    "duplicate_kernels": "{count} kernel{s} {were} recorded twice and counted once.",
     "overlapping_kernels": "{count} kernel{s} overlap{v} another one on the same stream; overlapping time is counted "
     "once.",
     "kernels_without_launch": "{count} kernel{s} {have} no launch in the recording, so what they belong to is less "
@@ -40,6 +39,8 @@ QUALITY: Mapping[str, str] = {
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
+    # what is counted less exactly than the rest
+    "estimated_work": "{count} kernel{s} {have} estimated work: sequence lengths of a packed batch are taken as equal.",
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",

@@ -44,12 +44,7 @@ RULED_OUT: Mapping[str, str] = {
     "more_compute": "More compute does not help: the arithmetic already waits for something else.",
     "more_bandwidth": "More memory bandwidth does not help: the bytes are not what takes the time.",
     "fewer_launches": "Graphs or fewer launches do not help: the GPU hardly ever waits for the host.",
-    "faster_host": "A faster host does not help: the GPU hardly ever waits for it.",
-    "smaller_weights": "Smaller weights do not help: reading them is not what takes the time.",
-    "smaller_kv": "A smaller KV cache does not help: reading it is a small part of the step.",
     "larger_batch": "A larger batch does not help: the arithmetic is already the limit.",
-    "faster_links": "Faster links do not help: hardly any time goes to communication.",
-    "gpu_util": "GPU-Util says nothing here: it counts the time any kernel runs, not what the kernel achieves.",
 }
 """What has been looked at and does not help, by code."""
 
@@ -90,8 +85,8 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
 
 
 def ruled_out(code: str) -> str:
-    """The sentence for something that does not help; a text that is no code is returned as it is."""
-    return RULED_OUT.get(code, code)
+    """The sentence for something that does not help; a code without one is spelt out."""
+    return RULED_OUT.get(code, code.replace("_", " "))
 
 
 _OPENINGS: Mapping[str, str] = {
