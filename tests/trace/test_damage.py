@@ -15,6 +15,7 @@ import zstandard
 
 from tests.trace.made import document, events
 from tests.trace.plain import assert_same, events_of
+from traceanalyzer import analyze
 from traceanalyzer.errors import TraceAnalyzerError
 from traceanalyzer.trace import Trace, read_trace
 from traceanalyzer.trace.kineto import read_kineto
@@ -102,11 +103,11 @@ def test_repairs(text: bytes, repaired: str, code: dict[str, int]) -> None:
 def test_repaired_events_keep_what_is_known(tmp_path: Path) -> None:
     good = kernel("k", 10, 2)
     body = good.replace('"k"', '"bad\x02name"').replace('"device": 0', '"device": 0, "blocks per SM": -inf')
-    trace = read(tmp_path, wrapped(good, body, good))
+    trace = read(tmp_path, wrapped(good, body, kernel("k", 20, 2)))
     assert names(trace) == ["k", "bad\ufffdname", "k"]
     assert trace.kernels["duration_ns"].tolist() == [2000] * 3
     assert np.isnan(trace.kernels["blocks_per_sm"]).all()
-    assert counts(trace) == {"control_characters": 1, "non_finite_numbers": 1, "duplicate_kernels": 1}
+    assert counts(trace) == {"control_characters": 1, "non_finite_numbers": 1}
 
 
 def test_bytes_that_are_no_utf8_are_seen_even_in_skipped_events(tmp_path: Path) -> None:
@@ -149,20 +150,43 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path, ts: object, d
     assert [(n.code, n.count, n.detail) for n in trace.quality if n.severity != "info"] == [(code, 1, "kernels 1")]
 
 
-def test_overlaps_duplicates_and_orphans_are_noted_not_dropped(tmp_path: Path) -> None:
+def test_overlaps_and_orphans_are_noted_not_dropped(tmp_path: Path) -> None:
     launch = kernel("l", 1, 1).replace('"kernel"', '"cuda_runtime"')
     trace = read(
         tmp_path,
         wrapped(
             launch, kernel("a", 10, 5), kernel("b", 12, 5), kernel("c", 14, 1, stream=8), kernel("d", 30, 1),
-            kernel("d", 30, 1), kernel("e", 40, 1, correlation=77), kernel("f", 50.5, 1, correlation=None),
+            kernel("e", 40, 1, correlation=77), kernel("f", 50.5, 1, correlation=None),
         ),
     )  # fmt: skip
     found = {note.code: note.count for note in trace.quality}
-    assert found == {
-        "overlapping_kernels": 2, "duplicate_kernels": 1, "kernels_without_launch": 1, "kernels_without_correlation": 1,
-    }  # fmt: skip
-    assert len(trace.kernels) == 7
+    assert found == {"overlapping_kernels": 1, "kernels_without_launch": 1, "kernels_without_correlation": 1}
+    assert names(trace) == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_kernels_recorded_twice_are_counted_once(tmp_path: Path) -> None:
+    first = kernel("d", 30, 5)
+    others = (
+        kernel("e", 30, 5), kernel("d", 31, 5), kernel("d", 30, 6), kernel("d", 30, 5, stream=8),
+        kernel("d", 30, 5, device=1), kernel("d", 30, 5, correlation=2), kernel("d", 30, 5, **{"graph node id": 4}),
+    )  # fmt: skip
+    trace = read(tmp_path, wrapped(first, *others, first, first))
+    assert len(trace.kernels) == 1 + len(others)
+    assert {note.code: note.count for note in trace.quality}["duplicate_kernels"] == 2
+    trace = read(tmp_path, wrapped(kernel("z", 30, 0), kernel("z", 30, 0)))
+    assert len(trace.kernels) == 2, "two kernels too short to be timed can share a start"
+
+
+def test_a_file_of_copies_gives_the_report_of_one(tmp_path: Path) -> None:
+    """A copy shares its launch with the first, like the kernels of a graph: it must not cost them their operator."""
+    shapes = {"Input Dims": [[24, 64], [64, 96]], "Input type": ["c10::BFloat16"] * 2, "Concrete Inputs": ["", ""]}
+    op = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 8, "args": shapes}
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 2, "dur": 1,
+            "args": {"correlation": 1}}  # fmt: skip
+    gemm = kernel("nvjet_tst_64x64_64x16_2x1_2cta_v_bz_TNT", 20.5, 3)
+    trace = read(tmp_path, wrapped(json.dumps(op), json.dumps(call), gemm, gemm))
+    (row,) = analyze([trace]).kernels
+    assert (row.count, row.total_us, row.flops) == (1, 3.0, 2 * 24 * 96 * 64)
 
 
 def test_begin_and_end_events_are_counted(tmp_path: Path) -> None:

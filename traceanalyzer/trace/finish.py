@@ -1,7 +1,9 @@
 """Turns collected columns into the tables of a `Trace`: checked, sorted, nested; and notes what looks wrong.
 
-Rows whose times cannot be true are left out and counted; everything else is kept as recorded. What could be wrong: the
-limits (a day for one event, a day around the median start) are judgement, chosen far beyond any real recording window.
+Rows whose times cannot be true are left out and counted, and so are kernels that were recorded twice; everything else
+is kept as recorded. What could be wrong: the limits (a day for one event, a day around the median start) are judgement,
+chosen far beyond any real recording window; and of two equal kernels that one graph ran side by side, in a file with
+neither graph nodes nor fractions of a microsecond, one is left out.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ LONGEST_NS = 24 * 3600 * 10**9
 
 _LATEST_NS = 9 * 10**18
 _STEP_NAMES = ("ProfilerStep#", "ta.step[")
+_IDENTITY = ("device", "stream", "start_ns", "duration_ns", "name", "correlation", "graph_node_id")
+"""What no two kernels of one stream share."""
 _REFERENCES = ("kernels", "ops", "launches", "annotations")
 
 
@@ -64,6 +68,7 @@ def finish(columns: Columns, book: notes.NoteBook) -> Finished:
     _drop_impossible(tables, book)
     for name, table in tables.items():
         _sort(name, table)
+    tables["kernels"] = _once(tables["kernels"], book)
     whole = _whole_microseconds(tables)
     if whole:
         book.add(notes.WHOLE_MICROSECONDS)
@@ -168,6 +173,24 @@ def _whole_microseconds(tables: Mapping[str, Chunk]) -> bool:
     return rows > 0
 
 
+def _once(kernels: Chunk, book: notes.NoteBook) -> Chunk:
+    """The kernels without those that repeat another in everything that tells kernels apart: its copy in the file.
+
+    A copy left in would look like a second kernel of the same launch, and so like the replay of a graph.
+    """
+    order = np.lexsort(tuple(kernels[column] for column in reversed(_IDENTITY)))
+    later = order[1:]
+    copies = later[
+        _repeats(kernels, order, _IDENTITY) & (kernels["correlation"][later] >= 0) & (kernels["duration_ns"][later] > 0)
+    ]
+    book.add(notes.DUPLICATE_KERNELS, len(copies))
+    if not len(copies):
+        return kernels
+    keep = np.ones(len(kernels["start_ns"]), np.bool_)
+    keep[copies] = False
+    return _select(kernels, keep)
+
+
 def _check_kernels(kernels: Chunk, launches: Chunk, book: notes.NoteBook) -> None:
     count = len(kernels["start_ns"])
     if not count:
@@ -181,10 +204,6 @@ def _check_kernels(kernels: Chunk, launches: Chunk, book: notes.NoteBook) -> Non
     same = _repeats(kernels, order, ("device", "stream"))
     overlaps = same & (start[order][1:] < end[order][:-1])
     book.add(notes.OVERLAPPING_KERNELS, int(overlaps.sum()))
-    identity = ("device", "stream", "start_ns", "duration_ns", "name", "correlation", "graph_node_id")
-    order = np.lexsort(tuple(kernels[column] for column in reversed(identity)))
-    twice = _repeats(kernels, order, identity) & correlated[order][1:] & (kernels["duration_ns"][order][1:] > 0)
-    book.add(notes.DUPLICATE_KERNELS, int(twice.sum()))
 
 
 def _repeats(table: Chunk, order: npt.NDArray[np.intp], columns: tuple[str, ...]) -> Bools:
