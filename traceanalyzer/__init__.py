@@ -1,28 +1,78 @@
 """Says where the time of an LLM generation run went, from a PyTorch profiler trace.
 
-The public face: read, analyze, render; everything else may change between versions. The imports stand inside the
-functions, so that `import traceanalyzer` and the command's `--help` load no tables and no chart library.
+The public face: what `__all__` names; everything else may change between versions. The imports stand inside the
+functions, and types are loaded when they are first asked for, so that `import traceanalyzer` and the command's
+`--help` load no tables and no chart library.
 
-    >>> from traceanalyzer import analyze, read_trace, render
-    >>> report = analyze([read_trace("trace.json.gz")])
+    >>> from traceanalyzer import AnalysisOptions, analyze, read_trace, render
+    >>> report = analyze([read_trace("trace.json.gz")], AnalysisOptions(gpu="a100-sxm4-80gb"))
+    >>> report.verdict.headline
     >>> page = render(report, "html")
+
+Every error is a `TraceAnalyzerError`; see `traceanalyzer.errors` for the tree.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import importlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from traceanalyzer.errors import (
+    CorruptTraceError,
+    GateFailed,
+    InputError,
+    TraceAnalyzerError,
+    UnknownGPUError,
+    UnsupportedTraceError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from traceanalyzer.analysis.cost import Price
     from traceanalyzer.analysis.pipeline import AnalysisOptions
     from traceanalyzer.report.document import Report
     from traceanalyzer.trace.tables import Trace
 
-__all__ = ["__version__", "analyze", "read_trace", "render"]
+__all__ = [
+    "AnalysisOptions",
+    "CorruptTraceError",
+    "GateFailed",
+    "InputError",
+    "Price",
+    "Report",
+    "TraceAnalyzerError",
+    "UnknownGPUError",
+    "UnsupportedTraceError",
+    "__version__",
+    "analyze",
+    "read_trace",
+    "read_traces",
+    "render",
+]
 
 __version__ = "0.1.0"
+
+_LAZY = {
+    "AnalysisOptions": "traceanalyzer.analysis.pipeline",
+    "Price": "traceanalyzer.analysis.cost",
+    "Report": "traceanalyzer.report.document",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a type when it is first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """What can be imported, loaded or not."""
+    return sorted({*globals(), *_LAZY})
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -38,19 +88,29 @@ def read_trace(path: str | Path) -> Trace:
     return read(path)
 
 
-def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Report:
-    """The report on one run: `traces` are its ranks and windows, usually one.
+def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
+    """Read the traces of one run: files, and folders of which every trace is read, in the order of their names.
 
     Raises:
-        InputError: the traces are not of one run.
+        InputError, UnsupportedTraceError, CorruptTraceError: as `read_trace`, of the first path that fails.
+    """
+    from traceanalyzer.trace import read_traces as read
+
+    return read(paths)
+
+
+def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Report:
+    """The report on one run: `traces` are its ranks, one trace each; usually there is one.
+
+    Raises:
+        InputError: the traces are not the ranks of one run, or one rank is there twice.
         UnsupportedTraceError: a trace holds neither GPU kernels nor CPU operators that can be analysed.
         UnknownGPUError: `options` names a GPU that the catalogue does not hold.
     """
-    from traceanalyzer.analysis.pipeline import AnalysisOptions as Options
     from traceanalyzer.analysis.pipeline import analyze as run
     from traceanalyzer.report.build import build
 
-    return build(run(traces, options or Options()))
+    return build(run(traces, options))
 
 
 def render(report: Report, format: Literal["html", "markdown", "text", "json"] = "html") -> str:

@@ -21,7 +21,7 @@ from traceanalyzer.commands.progress import Progress, say
 from traceanalyzer.errors import InputError
 
 if TYPE_CHECKING:
-    from traceanalyzer.report.document import Report
+    from traceanalyzer import Report
 
 PAGE_SUFFIX = ".traceanalyzer.html"
 _COMPRESSED = (".gz", ".zst", ".zstd")
@@ -200,10 +200,7 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     if _is_page(paths):
         return _read_page(paths, settings)
     progress.show("loading")
-    from traceanalyzer.analysis.cost import Price
-    from traceanalyzer.analysis.pipeline import AnalysisOptions, analyze
-    from traceanalyzer.report.build import build
-    from traceanalyzer.trace import read_traces
+    from traceanalyzer import AnalysisOptions, Price, analyze, read_traces
 
     progress.show(f"reading {paths[0]}" if len(paths) == 1 else f"reading {len(paths)} paths")
     traces = read_traces(paths)
@@ -214,7 +211,7 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
         bandwidth_gbs=settings.bandwidth_gbs,
         price=None if settings.price is None else Price(*settings.price),
     )
-    return build(analyze(traces, options))
+    return analyze(traces, options)
 
 
 def _read_page(paths: Sequence[str], settings: _Settings) -> Report:
