@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from traceanalyzer.trace import notes
+from traceanalyzer.trace.collector import read_block
 from traceanalyzer.trace.numbers import integer
 from traceanalyzer.trace.salvage import repair
 from traceanalyzer.trace.tables import MISSING, DeviceProperties, Metadata
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\],:]', re.DOTALL)
+_BLOCK = "traceanalyzer"
 _KNOWN = frozenset((
     "schemaVersion", "deviceProperties", "computeProperties", "distributedInfo", "host_name", "record_shapes",
-    "with_stack", "baseTimeNanoseconds", "traceanalyzer",
+    "with_stack", "baseTimeNanoseconds", _BLOCK,
 ))  # fmt: skip
 _VERSIONS: Mapping[str, str] = {
     "cupti_version": "cupti", "cuda_runtime_version": "cuda_runtime", "cuda_driver_version": "cuda_driver",
@@ -83,7 +85,11 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
         distributed = {}
     base = max(0, integer(facts.get("baseTimeNanoseconds")))
     host = facts.get("host_name")
-    collector = facts.get("traceanalyzer")
+    collector = None
+    if (block := facts.get(_BLOCK)) is not None:
+        collector, sound = read_block(block)
+        if not sound:
+            book.add(notes.DAMAGED_METADATA, detail=_BLOCK)
     return Metadata(
         base_time_ns=base,
         rank=_known(distributed.get("rank")),
@@ -94,7 +100,7 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
         recorded_at_ns=_recorded_at(base, first_ns),
         record_shapes=_flag(facts.get("record_shapes")),
         with_stack=_flag(facts.get("with_stack")),
-        collector=collector if isinstance(collector, dict) else None,
+        collector=collector,
     )
 
 

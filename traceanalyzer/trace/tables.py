@@ -109,8 +109,8 @@ class Metadata:
     """The known top-level facts of a trace; unknown keys are dropped (they hold environments and tokens).
 
     `producer` maps torch, cuda_runtime, cuda_driver, cupti, hip_runtime, hip_driver, roctracer, vllm, ... to version
-    strings, where recorded. `recorded_at_ns` is nanoseconds since the epoch. `collector` is the recorder's own block
-    (top-level key `traceanalyzer`).
+    strings, where recorded. `recorded_at_ns` is nanoseconds since the epoch. `collector` is the known part of
+    the recorder's own block: `{"schema": 1, section: {key: scalar or list of scalars}}`, see `trace.collector`.
     """
 
     base_time_ns: int = 0

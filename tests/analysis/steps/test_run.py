@@ -154,7 +154,6 @@ def test_the_engine_by_its_ops(op, engine):
     ("metadata", "engine"),
     [
         (Metadata(producer={"torch": "2.9", "vllm": "0.26"}), "vLLM"),
-        (Metadata(collector={"engine": "Hugging Face"}), "Hugging Face"),
         (Metadata(), None),
     ],
 )

@@ -75,10 +75,6 @@ def engine(trace: Trace, labels: list[str | None]) -> str | None:
     for name, namespace in _NAMESPACES:
         if any(namespace.search(op) for op in names):
             return name
-    collector = trace.metadata.collector or {}
-    stated = collector.get("engine")
-    if isinstance(stated, str) and stated:
-        return stated
     producers = trace.metadata.producer or {}
     return next((name for key, name in _PRODUCERS.items() if key in producers), None)
 
