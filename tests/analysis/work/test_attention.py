@@ -51,9 +51,18 @@ def test_one_query_sees_every_key_with_or_without_a_mask() -> None:
 
 
 @pytest.mark.parametrize(("q", "k", "left"), [(10, 10, 3), (10, 30, 3), (10, 30, 25), (1, 300, 127), (200, 200, 127)])
-def test_a_sliding_window_keeps_exactly_its_pairs(q: int, k: int, left: int) -> None:
-    assert flash([1, q, 1, 8], [1, k, 1, 8], True, str(left), "0") == 2 * kept(q, k, left, 0) * 16
+def test_a_sliding_window_keeps_its_pairs(q: int, k: int, left: int) -> None:
+    """The diagonal counts half as it does without a window; one query has none."""
+    causal = kept(q, k, left, 0) - (q / 2 if q > 1 else 0)
+    assert flash([1, q, 1, 8], [1, k, 1, 8], True, str(left), "0") == 2 * causal * 16
     assert flash([1, q, 1, 8], [1, k, 1, 8], False, str(left), "5") == 2 * kept(q, k, left, 5) * 16
+
+
+@pytest.mark.parametrize(("q", "k"), [(4, 4), (10, 30), (1, 30), (30, 10)])
+def test_a_window_that_hides_nothing_changes_nothing(q: int, k: int) -> None:
+    assert flash([1, q, 1, 8], [1, k, 1, 8], True, "100", "0") == flash([1, q, 1, 8], [1, k, 1, 8], True)
+    if q == k == 4:
+        assert flash([1, q, 1, 8], [1, k, 1, 8], True, "100", "0") == 2 * 8 * 16
 
 
 def test_keys_and_values_are_read_once_per_kv_head() -> None:

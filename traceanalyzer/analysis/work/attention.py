@@ -1,10 +1,10 @@
 """Scaled dot-product attention: F = 2 H P (d_qk + d_v) with P the query-key pairs that the mask keeps.
 
-Bytes: Q and O once per query head, K and V once per KV head, an explicit mask once. A causal mask counts as
-P = q k - q^2 / 2, half of the square for q = k: the usual convention for attention FLOPs, in which the diagonal counts
-half (the exact number of pairs is q / 2 more; PyTorch's FlopCounter counts all q k). One query has no mask: P = k. A
-sliding window counts the keys it keeps exactly. With fewer queries than keys the two alignments differ: flash
-kernels align the last query with the last key (bottom right: a chunk or a decode step sees its whole past), PyTorch's
+Bytes: Q and O once per query head, K and V once per KV head, an explicit mask once. P counts the pairs one by one, but
+those on the diagonal of a causal mask as half, with a sliding window as without: the usual convention for attention
+FLOPs, in which P = q k - q^2 / 2, half of the square for q = k (PyTorch's FlopCounter counts all q k). One query has
+no causal mask: P = k, or the keys in its window. With fewer queries than keys the two alignments differ: flash kernels
+align the last query with the last key (bottom right: a chunk or a decode step sees its whole past), PyTorch's
 `is_causal` for its CPU, memory-efficient and cuDNN kernels aligns the first query with the first key (top left). An
 explicit mask's values are not recorded: all pairs count, which is what the kernel computes.
 
@@ -157,12 +157,11 @@ def _mask(model: OpModel, sig: Signature) -> _Mask:
 
 def _pairs(q: float, k: float, mask: _Mask) -> float:
     """Query-key pairs of one sequence that the mask keeps, by the convention of the module docstring."""
-    if mask.left is None and mask.right == 0 and 1 < q <= k:
-        return q * k - q * q / 2 if mask.bottom_right else q * q / 2
     offset = k - q if mask.bottom_right else 0.0
     upper = q * k if mask.right is None else _clipped_sum(offset + mask.right + 1, q, k)
     lower = 0.0 if mask.left is None else _clipped_sum(offset - mask.left, q, k)
-    return max(upper - lower, 0.0)
+    diagonal = min(q, k) if mask.right == 0 and q > 1 else 0.0
+    return max(upper - lower - diagonal / 2, 0.0)
 
 
 def _clipped_sum(first: float, q: float, k: float) -> float:
