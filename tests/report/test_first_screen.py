@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.report import factory
+from traceanalyzer.report import html, markdown, text
 from traceanalyzer.report.summary import first_screen
 
 
@@ -39,3 +42,28 @@ def test_tokens_per_second_say_while_doing_what() -> None:
     speed = {fact.label: str(fact.figure) for fact in first_screen(factory.gpu_generation()).speed}
     assert speed["Output while decoding"] == "49.0 tokens/s"
     assert "Input while prefilling" in speed
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(1 / 512, "One decode step does 1/512 of the prefill's work."), (0.1, "One decode step does 1/10 of"),
+     (0.61, "One decode step does 61 % of"), (None, "")],
+)  # fmt: skip
+def test_the_work_of_a_step_is_set_against_the_whole_prefill(ratio: float | None, said: str) -> None:
+    request = factory.gpu_generation().request
+    assert request is not None
+    changed = request.model_copy(update={"decode_step_flops_over_prefill_flops": ratio})
+    report = factory.gpu_generation(request=changed)
+    assert first_screen(report).work_ratio.startswith(said)
+    assert bool(said) == bool(first_screen(report).work_ratio)
+    for rendering in (markdown.render(report), text.render(report), html.render(report)):
+        assert ("One decode step does" in rendering) == bool(said)
+
+
+def test_without_limits_it_says_once_how_to_supply_them() -> None:
+    said = "give --bandwidth-gbs and --peak-tflops"
+    for rendering in (markdown.render(factory.cpu_sample()), text.render(factory.cpu_sample())):
+        assert rendering.replace("\\", "").count(said) == 1
+    assert said not in text.render(factory.gpu_generation())
+    note = factory.doc.QualityNote(code="gpu_unknown", severity="warning", count=1, message="Supply them.")
+    assert said not in text.render(factory.cpu_sample(quality=[note]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 
 from traceanalyzer import analyze, read_trace
 from traceanalyzer.analysis.cost import Price
+from traceanalyzer.analysis.ledger import GROUPS
+from traceanalyzer.analysis.phases import ORDER
 from traceanalyzer.analysis.pipeline import AnalysisOptions
-from traceanalyzer.report import document, strings
+from traceanalyzer.report import document, rows, strings
 from traceanalyzer.report.strings import labels, page
 from traceanalyzer.trace import notes
 
@@ -133,12 +136,15 @@ def test_an_unknown_code_does_not_fail_a_run() -> None:
 def test_the_ledger_has_its_five_groups_and_seventeen_buckets() -> None:
     groups = {"idle": 10, "moving": 2, "busy_no_tensor_core": 1, "tensor_core_waiting": 3, "tensor_core_useful": 1}
     assert list(strings.GROUPS) == list(groups)
-    assert {group: sum(entry[0] == group for entry in strings.BUCKETS.values()) for group in groups} == groups
-    assert len(strings.BUCKETS) == 17
+    assert Counter(GROUPS.values()) == groups
+    assert set(strings.BUCKETS) == set(GROUPS)
+    drawn = [GROUPS[bucket] for bucket in strings.BUCKETS]
+    assert drawn == sorted(drawn, key=list(groups).index)
 
 
 def test_every_word_of_the_document_has_a_label() -> None:
-    assert set(labels.PHASES) == set(typing.get_args(document.PhaseName))
+    assert set(labels.PHASES) == set(rows.PHASES)
+    assert rows.PHASES == ORDER
     assert set(labels.BOUNDS) >= set(typing.get_args(document.Bound)) | set(typing.get_args(document.KernelBound))
     assert set(labels.WORKLOADS) == set(typing.get_args(document.Workload))
     assert all(f"verdict.bound.{bound}" in page.TEXT for bound in typing.get_args(document.Bound))

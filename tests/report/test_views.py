@@ -110,6 +110,35 @@ def test_kernels_beyond_the_sheet_are_marked() -> None:
     assert not view.rows[0].compute.above_limit
 
 
+def test_a_kernel_is_measured_against_the_units_that_ran_it() -> None:
+    """1 TFLOP in a second, against 312 on tensor cores, 78 on the vector units, 2 given for a CPU."""
+    units = {"tensor cores": True, "vector units": False, "not known": None}
+    ran = [factory.worked(name, "decode", 1, 1e6 - at, 1e12, 0.0, tensor_core=unit, wasted_us=None)
+           for at, (name, unit) in enumerate(units.items())]  # fmt: skip
+    gpu = factory.A100.model_copy(update={"vector_peaks_tflops": {"bf16": 78.0, "fp32": 19.5}})
+    cpu = factory.A100.model_copy(update={"kind": "cpu", "has_tensor_cores": False, "peaks_tflops": {"bf16": 2.0}})
+    for device, shares in ((gpu, ["0.3 %", "1.3 %", "unknown"]), (factory.A100, ["0.3 %", "unknown", "unknown"]),
+                           (cpu, ["50 %"] * 3)):  # fmt: skip
+        view = kernel_view(factory.report(devices=[device], kernels=ran))
+        assert view is not None
+        assert [row.compute.text for row in view.rows] == shares
+
+
+@pytest.mark.parametrize(
+    ("ridges", "shown"),
+    [({"fp8": 306.0, "bf16": 153.0, "fp16": 154.0}, "153 FLOP/B"), ({"fp32": 9.6, "fp16": 154.0}, "154 FLOP/B"),
+     ({"fp64": 4.8, "fp32": 9.6}, "9.60 FLOP/B"), ({"fp8": 306.0}, None)],
+)  # fmt: skip
+def test_the_ridge_is_that_of_matrix_products_in_16_bits_else_of_fp32(
+    ridges: dict[str, float], shown: str | None
+) -> None:
+    device = factory.A100.model_copy(update={"ridge_flop_per_byte": ridges})
+    view = phase_view(factory.gpu_generation(devices=[device]))
+    assert view is not None
+    table = {label: [str(cell) for cell in cells] for label, cells in view.rows}
+    assert table.get("Ridge of the GPU") == ([shown] * 3 if shown else None)
+
+
 def test_phases_are_compared_side_by_side_without_empty_rows() -> None:
     view = phase_view(factory.gpu_generation())
     assert view is not None
@@ -166,10 +195,9 @@ def test_the_chart_fits_the_pages_policy() -> None:
 
 
 def test_without_peaks_or_work_the_chart_says_why() -> None:
-    assert "--peak-tflops" not in roofline(factory.cpu_sample()).reason
-    assert roofline(factory.cpu_sample()).no_peaks
+    assert roofline(factory.cpu_sample()).reason.startswith("The peaks of this device are not known")
     bare = roofline(factory.report(devices=[factory.A100]))
-    assert not bare.no_peaks
+    assert bare.reason.startswith("The FLOPs and bytes of the kernels are not known")
     assert bare.reason.startswith("The FLOPs and bytes of the kernels are not known")
 
 

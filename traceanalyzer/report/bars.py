@@ -14,10 +14,9 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import DecodeFloor, LedgerRow, PrefillIdeal, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, Figure, ordered_phases, share_figure
+from traceanalyzer.report.summary import Fact, Figure, floor_lead, limits_known, share_figure
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
-_NOT_RECORDED = "idle_artefact"
 _SINGLE = ("busy_no_tensor_core", "tensor_core_useful")  # groups of one bucket, which need no second name
 _NAMED_FROM = 0.01  # a bucket at least this large is named beside the bar
 
@@ -97,12 +96,12 @@ def ledger_view(report: Report) -> LedgerView | None:
     total = sum(row.us for row in ledger)
     if not total:
         return None
-    phases = [row.phase for row in ordered_phases(report, device)]
+    phases = [row.phase for row in rows.phases_of(report, device)]
     phases += sorted({row.phase for row in ledger} - set(phases))
     by_phase: dict[str, list[LedgerRow]] = {phase: [row for row in ledger if row.phase == phase] for phase in phases}
     by_phase = {phase: entries for phase, entries in by_phase.items() if entries}
-    missing = sum(row.us for row in ledger if row.bucket == _NOT_RECORDED)
-    drawn = {phase: [row for row in entries if row.bucket != _NOT_RECORDED] for phase, entries in by_phase.items()}
+    missing = sum(row.us for row in ledger if row.bucket == rows.NOT_RECORDED)
+    drawn = {phase: [row for row in entries if row.bucket != rows.NOT_RECORDED] for phase, entries in by_phase.items()}
     drawn = {phase: entries for phase, entries in drawn.items() if entries}
     bars = []
     if len(drawn) > 1:
@@ -129,16 +128,10 @@ def floor_view(report: Report) -> FloorView | None:
     floor = report.decode_floor
     if floor is None:
         return None
-    measured = fmt.duration(floor.measured_us)
-    if floor.floor_us is None:
-        lead = text("floor.lead_unknown", measured=measured)
-    else:
-        ratio = text("floor.ratio", ratio=fmt.factor(floor.ratio))
-        lead = text("floor.lead", measured=measured, floor=fmt.duration(floor.floor_us), ratio=ratio)
     scale = max(floor.measured_us, floor.floor_us or 0.0)
     marker = floor.floor_achievable_us
     return FloorView(
-        lead=lead,
+        lead=floor_lead(floor),
         above_limit=floor.floor_us is not None and floor.floor_us > 1.005 * floor.measured_us,
         segments=tuple(_floor_segments(floor, scale)),
         marker=100 * marker / scale if marker is not None and 0 < marker <= scale else None,
@@ -171,6 +164,14 @@ def prefill_view(report: Report) -> FloorView | None:
         facts=tuple(_prefill_facts(ideal)),
         assumptions=tuple(ideal.assumptions),
     )
+
+
+def limits_command(report: Report) -> str:
+    """The command with which the user supplies the limits of the device, or nothing where they are known."""
+    device = rows.slowest_device(report)
+    if device is None or limits_known(device):
+        return ""
+    return text("limits.command", dtype="fp32" if device.kind == "cpu" else "bf16")
 
 
 def _bar(anchor: str, label: str, entries: list[LedgerRow], span_us: float) -> LedgerBar:

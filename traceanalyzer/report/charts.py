@@ -20,7 +20,7 @@ from traceanalyzer.report.document import Device, Report
 from traceanalyzer.report.kernel_names import label
 from traceanalyzer.report.kernel_table import REST
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import PHASE_ORDER, device_name, ordered_phases
+from traceanalyzer.report.summary import device_name
 from traceanalyzer.report.text_safety import shorten, visible
 
 MAX_POINTS = 300
@@ -48,7 +48,6 @@ class Roofline:
 
     svg: str
     reason: str
-    no_peaks: bool
     omitted: str
     phases: tuple[tuple[str, str], ...]
 
@@ -88,17 +87,17 @@ def roofline(report: Report) -> Roofline:
     kernels = _kernel_points(report, device)
     roofs = _roofs(report, device)
     if not roofs or device is None:
-        return Roofline("", text("roofline.no_peaks"), True, "", ())
+        return Roofline("", text("roofline.no_peaks"), "", ())
     if not phases and not kernels:
-        return Roofline("", text("roofline.no_work"), False, "", ())
+        return Roofline("", text("roofline.no_work"), "", ())
     shown = kernels[:MAX_POINTS]
     omitted = ""
     if len(shown) < len(kernels):
         omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))
-    present = [name for name in PHASE_ORDER if any(point.phase == name for point in [*phases, *shown])]
+    present = [name for name in rows.PHASES if any(point.phase == name for point in [*phases, *shown])]
     description = text("roofline.alt", device=visible(device_name(device)), points="; ".join(map(_said, phases)))
     svg = _finished(_chart(roofs, phases, shown), description)
-    return Roofline(svg, "", False, omitted, tuple((name, strings.phase_label(name)) for name in present))
+    return Roofline(svg, "", omitted, tuple((name, strings.phase_label(name)) for name in present))
 
 
 def _phase_points(report: Report, device: Device | None) -> list[_Point]:
@@ -106,7 +105,7 @@ def _phase_points(report: Report, device: Device | None) -> list[_Point]:
         _Point(
             row.phase, strings.phase_label(row.phase), row.arithmetic_intensity, row.achieved_tflops, row.duration_us
         )
-        for row in ordered_phases(report, device)
+        for row in rows.phases_of(report, device)
         if row.arithmetic_intensity and row.achieved_tflops
     ]
 
@@ -121,12 +120,8 @@ def _kernel_points(report: Report, device: Device | None) -> list[_Point]:
             row.achieved_tflops,
             row.total_us,
         )
-        for row in report.kernels
-        if device
-        and (row.rank, row.device) == (device.rank, device.device)
-        and row.name != REST
-        and row.arithmetic_intensity
-        and row.achieved_tflops
+        for row in rows.kernels_of(report, device)
+        if row.name != REST and row.arithmetic_intensity and row.achieved_tflops
     ]
     return sorted(points, key=lambda point: (-point.time_us, point.phase, point.name))
 
@@ -243,7 +238,7 @@ def _points(points: list[_Point], large: bool) -> dict[str, object]:
     """Points in the colour and shape of their phase: phases all of one size, kernels by their time."""
     longest = max((point.time_us for point in points), default=1.0) or 1.0
     values = [_record(point) | {"area": 260.0 if large else 14 + 130 * point.time_us / longest} for point in points]
-    present = [name for name in PHASE_ORDER if any(point.phase == name for point in points)] or ["other"]
+    present = [name for name in rows.PHASES if any(point.phase == name for point in points)] or ["other"]
     mark = {
         "type": "point", "filled": True, "opacity": 1.0 if large else 0.55, "stroke": "var(--surface)",
         "strokeWidth": 2 if large else 0.6,

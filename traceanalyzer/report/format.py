@@ -94,6 +94,13 @@ def percent(share: float | None) -> str:
     return f"{value:,.0f} %"
 
 
+def fraction(share: float | None) -> str:
+    """A share of one: as one over a whole number where it is a tenth or less, such as "1/512", else in percent."""
+    if share is None or not math.isfinite(share):
+        return UNKNOWN
+    return f"1/{count(round(1 / share))}" if 0 < share <= 0.1 else percent(share)
+
+
 def percent_range(low: float | None, high: float | None) -> str:
     """A range of shares: the two ends around a dash; one figure when both ends read the same."""
     if not known(low) or not known(high):

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from traceanalyzer.errors import InputError
 from traceanalyzer.report import charts, markdown, strings
 from traceanalyzer.report.appendix import appendix_view
-from traceanalyzer.report.bars import floor_view, ledger_view, prefill_view
+from traceanalyzer.report.bars import floor_view, ledger_view, limits_command, prefill_view
 from traceanalyzer.report.document import SCHEMA_VERSION, Report
 from traceanalyzer.report.format import UNKNOWN
 from traceanalyzer.report.kernel_table import kernel_view
@@ -58,6 +58,7 @@ def render(report: Report) -> str:
         roofline=charts.roofline(report),
         floor=floor_view(report),
         prefill=prefill_view(report),
+        limits=limits_command(report),
         kernels=kernel_view(report),
         appendix=appendix_view(report),
         markdown=markdown.render(report),

@@ -1,7 +1,7 @@
 """The table of kernels by wasted time: what each did, how far from the sheet, and what kept it there.
 
-What could be wrong: the compute share is against the tensor-core peak of the kernel's data type and is left out where
-the kernel did not run on tensor cores, for the sheet's vector peak is not in the document.
+The compute share is against the peak of the units that ran the kernel, tensor cores or vector units, for its data type.
+What could be wrong: a peak that the user supplied for a GPU's vector units is not among its vector peaks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def kernel_view(report: Report, limit: int = _SHOWN) -> KernelView | None:
     Rows of which the waste is not known come after the others, longest first; the "(rest)" rows come last.
     """
     device = rows.slowest_device(report)
-    kernels = [row for row in report.kernels if device and (row.rank, row.device) == (device.rank, device.device)]
+    kernels = rows.kernels_of(report, device)
     if not kernels:
         return None
     total = sum(row.total_us for row in kernels)
@@ -78,9 +78,18 @@ def _worst_first(row: Kernel) -> tuple[bool, float, float, str, str]:
     return (row.name == REST, -wasted, -row.total_us, row.phase, row.name)
 
 
+def _peak(row: Kernel, device: Device | None) -> float | None:
+    """The peak of the units that ran the kernel, in TFLOP/s; None where they, their peak or the dtype are not known."""
+    if device is None or row.dtype is None:
+        return None
+    if device.has_tensor_cores is False or row.tensor_core:
+        return device.peaks_tflops.get(row.dtype)
+    return device.vector_peaks_tflops.get(row.dtype) if row.tensor_core is False else None
+
+
 def _row(number: int, row: Kernel, device: Device | None, total: float) -> KernelRow:
-    peak = device.peaks_tflops.get(row.dtype) if device and row.dtype else None
-    compute = row.achieved_tflops / peak if peak and row.tensor_core and row.achieved_tflops is not None else None
+    peak = _peak(row, device)
+    compute = row.achieved_tflops / peak if peak and row.achieved_tflops is not None else None
     bandwidth_peak = device.bandwidth_gbs if device else None
     bandwidth = row.achieved_gbs / bandwidth_peak if bandwidth_peak and row.achieved_gbs is not None else None
     words = [row.category, row.role if row.role != row.category else None, row.dtype]
@@ -100,7 +109,7 @@ def _row(number: int, row: Kernel, device: Device | None, total: float) -> Kerne
         flops=fmt.work(row.flops),
         moved=fmt.size(row.bytes),
         intensity=fmt.intensity(row.arithmetic_intensity) if row.arithmetic_intensity else "",
-        compute=Figure(fmt.DASH) if row.tensor_core is False else share_figure(compute),
+        compute=share_figure(compute),
         compute_rate=fmt.flop_rate(row.achieved_tflops) if row.achieved_tflops else "",
         bandwidth=share_figure(bandwidth),
         bandwidth_rate=fmt.byte_rate(row.achieved_gbs) if row.achieved_gbs else "",

@@ -41,9 +41,10 @@ def render(report: Report) -> str:
     lines += ["", *_quality(first)]
     lines += _line(_joined(first.service))
     lines += _table([[fact.label for fact in first.speed], [str(fact.figure) for fact in first.speed]])
+    lines += _line(plain(first.work_ratio))
     lines += _meters(first)
     lines += _phases(first)
-    lines += _line(plain(first.floor))
+    lines += _line(" ".join(plain(part) for part in (first.floor, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
     ledger = _ledger(ledger_view(report))

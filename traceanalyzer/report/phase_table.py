@@ -8,7 +8,7 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Phase, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, Figure, PhaseLine, bound_chip, ordered_phases, phase_line
+from traceanalyzer.report.summary import Fact, Figure, PhaseLine, bound_chip, phase_line
 
 _CARDS = ("prefill", "decode", "mixed")
 
@@ -37,7 +37,7 @@ class PhaseView:
 def phase_view(report: Report) -> PhaseView | None:
     """The phases of the slowest device, or None when there is none."""
     device = rows.slowest_device(report)
-    phases = ordered_phases(report, device)
+    phases = rows.phases_of(report, device)
     if not phases:
         return None
     cards = [
@@ -79,8 +79,6 @@ def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
     line = phase_line(row)
     steps = row.step_us
     spread = f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}" if steps else fmt.UNKNOWN
-    ridges = device.ridge_flop_per_byte if device else {}
-    ridge = ridges.get("bf16", max(ridges.values(), default=None))
     known = fmt.UNKNOWN
     if row.flops_known_share is not None and row.bytes_known_share is not None:
         known = text("phases.known_value", flops=fmt.percent(row.flops_known_share),
@@ -107,7 +105,7 @@ def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
         ("phases.bandwidth", line.bandwidth),
         ("phases.achieved_bytes", fmt.byte_rate(row.achieved_gbs)),
         ("phases.intensity", fmt.intensity(row.arithmetic_intensity)),
-        ("phases.ridge", fmt.intensity(ridge)),
+        ("phases.ridge", fmt.intensity(rows.ridge(device))),
         ("phases.flops", fmt.work(row.flops)),
         ("phases.bytes", fmt.size(row.bytes)),
         ("phases.kernels", fmt.count(row.kernels_per_step)),

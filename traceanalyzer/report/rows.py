@@ -7,12 +7,20 @@ Unknown figures have no key. What could be wrong: on a run of several devices th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar, get_args
 
-from traceanalyzer.report.document import Device, LedgerRow, Phase, Report, Step
+from traceanalyzer.report.document import Device, Kernel, LedgerRow, Phase, PhaseName, Report, Step
+
+PHASES: tuple[str, ...] = get_args(PhaseName)
+"""The phases in reading order."""
+
+NOT_RECORDED = "idle_artefact"
+"""The bucket of the ledger for time that is neither idle nor busy, for it was not recorded."""
 
 _SECTIONS = ("request", "decode_floor", "prefill_ideal", "memory", "sensitivity", "cost", "profiling", "service")
 _NOT_FIGURES = frozenset({"rank", "device"})
+_Row = TypeVar("_Row", Phase, LedgerRow, Step, Kernel)
 
 
 def slowest_device(report: Report) -> Device | None:
@@ -21,18 +29,29 @@ def slowest_device(report: Report) -> Device | None:
 
 
 def phases_of(report: Report, device: Device | None) -> list[Phase]:
-    """The phases of one device, in the document's order."""
-    return [row for row in report.phases if device and (row.rank, row.device) == (device.rank, device.device)]
+    """The phases of one device, in reading order."""
+    return sorted(_of(report.phases, device), key=lambda row: PHASES.index(row.phase))
 
 
 def ledger_of(report: Report, device: Device | None) -> list[LedgerRow]:
     """The ledger of one device, in the document's order."""
-    return [row for row in report.ledger if device and (row.rank, row.device) == (device.rank, device.device)]
+    return _of(report.ledger, device)
 
 
 def steps_of(report: Report, device: Device | None) -> list[Step]:
     """The steps of one device, in the document's order."""
-    return [row for row in report.steps if device and (row.rank, row.device) == (device.rank, device.device)]
+    return _of(report.steps, device)
+
+
+def kernels_of(report: Report, device: Device | None) -> list[Kernel]:
+    """The kernels of one device, in the document's order."""
+    return _of(report.kernels, device)
+
+
+def ridge(device: Device | None) -> float | None:
+    """The ridge, in FLOP per byte, that a run's arithmetic is compared with: matrix products in 16 bits, else fp32."""
+    ridges = device.ridge_flop_per_byte if device else {}
+    return next((ridges[dtype] for dtype in ("bf16", "fp16", "fp32") if dtype in ridges), None)
 
 
 def flatten(report: Report) -> dict[str, float]:
@@ -58,6 +77,10 @@ def flatten(report: Report) -> dict[str, float]:
     return rows
 
 
+def _of(rows: Sequence[_Row], device: Device | None) -> list[_Row]:
+    return [row for row in rows if device and (row.rank, row.device) == (device.rank, device.device)]
+
+
 def _numbers(prefix: str, section: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     for name, value in section.items():
         if isinstance(value, Mapping):
@@ -67,28 +90,15 @@ def _numbers(prefix: str, section: Mapping[str, object]) -> Iterator[tuple[str, 
 
 
 def _span_shares(report: Report, device: Device | None) -> dict[str, float]:
-    """Shares of the whole span on one base, the span without holes in the recording, so that they can stand together.
-
-    `span.bandwidth_share` counts the bytes that are known; `span.bytes_known_share` says for how much of the busy time
-    they are.
-    """
+    """Shares of the whole span on the base of the document's own: the span without holes in the recording."""
     span = report.span
-    artefact = sum(row.us for row in ledger_of(report, device) if row.bucket == "idle_artefact")
+    artefact = sum(row.us for row in ledger_of(report, device) if row.bucket == NOT_RECORDED)
     base = span.duration_us - artefact
     shares: dict[str, float] = {}
-    if base <= 0:
+    if base <= 0 or span.tensor_core_useful_us is None:
         return shares
-    if span.tensor_core_useful_us is not None:
-        shares["span.tensor_core_useful_share"] = span.tensor_core_useful_us / base
-        if span.tensor_core_idle_us_min is not None and span.tensor_core_idle_us_max is not None:
-            band = span.tensor_core_idle_us_max - span.tensor_core_idle_us_min
-            shares["span.tensor_core_unknown_share"] = max(0.0, band) / base
-    known = [phase for phase in phases_of(report, device) if phase.bytes is not None]
-    if known and device and device.bandwidth_gbs:
-        bytes_per_us = sum(phase.bytes or 0.0 for phase in known) / base
-        shares["span.bandwidth_share"] = bytes_per_us / (1e3 * device.bandwidth_gbs)
-        busy = sum(phase.gpu_busy_us for phase in phases_of(report, device))
-        counted = sum((phase.bytes_known_share or 0.0) * phase.gpu_busy_us for phase in known)
-        if busy > 0:
-            shares["span.bytes_known_share"] = counted / busy
+    shares["span.tensor_core_useful_share"] = span.tensor_core_useful_us / base
+    if span.tensor_core_idle_us_min is not None and span.tensor_core_idle_us_max is not None:
+        band = span.tensor_core_idle_us_max - span.tensor_core_idle_us_min
+        shares["span.tensor_core_unknown_share"] = max(0.0, band) / base
     return shares

@@ -14,7 +14,6 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Report, Step
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import PHASE_ORDER
 
 MAX_MARKS = 1000
 _TITLED_MARKS = 300
@@ -80,7 +79,7 @@ def strip_view(report: Report) -> StripView | None:
     length = max(step.start_us + step.duration_us for step in steps) - start
     if length <= 0:
         return None
-    phases = [phase for phase in PHASE_ORDER if any(step.phase == phase for step in steps)]
+    phases = [phase for phase in rows.PHASES if any(step.phase == phase for step in steps)]
     binned = len(steps) > MAX_MARKS
     lanes = []
     for phase in phases:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
-from traceanalyzer.report.document import Device, Phase, QualityNote, Report
+from traceanalyzer.report.document import DecodeFloor, Device, Phase, QualityNote, Report
 from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
 from traceanalyzer.report.strings.page import text
 
-PHASE_ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "warmup", "capture", "other")
 _SEVERITY_ORDER = ("error", "warning", "info")
 _LIMIT_TOLERANCE = 1.005  # a figure at the peak may round above it; more is above what the hardware can do
 _ACTIONS = 3
@@ -105,9 +104,11 @@ class FirstScreen:
     profiling: str
     service: tuple[Fact, ...]
     speed: tuple[Fact, ...]
+    work_ratio: str
     meters: tuple[Meter, ...]
     phases: tuple[PhaseLine, ...]
     floor: str
+    limits: str
     actions: tuple[Action, ...]
     ruled_out: tuple[str, ...]
     cost: tuple[Fact, ...]
@@ -137,18 +138,15 @@ def first_screen(report: Report) -> FirstScreen:
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
         meters=tuple(_meters(figures, device)),
-        phases=tuple(phase_line(row) for row in ordered_phases(report, device)),
-        floor=_floor(report),
+        phases=tuple(phase_line(row) for row in rows.phases_of(report, device)),
+        floor=floor_lead(report.decode_floor) if report.decode_floor else "",
+        limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
+        work_ratio=_work_ratio(report),
         actions=tuple(_actions(report)),
         ruled_out=tuple(ruled_out[1:]),
         cost=tuple(_cost(report)),
         cost_assumptions=tuple(report.cost.assumptions) if report.cost else (),
     )
-
-
-def ordered_phases(report: Report, device: Device | None) -> list[Phase]:
-    """The phases of a device in reading order: prefill, decode, then the rest."""
-    return sorted(rows.phases_of(report, device), key=lambda row: PHASE_ORDER.index(row.phase))
 
 
 def share_figure(share: float | None, at_least: bool = False) -> Figure:
@@ -234,10 +232,10 @@ def _recorded(report: Report) -> str | None:
 def _steps(report: Report, device: Device | None) -> str:
     """How many whole steps each phase has, and how many that the recording cuts."""
     cut: Mapping[str, int] = Counter(step.phase for step in rows.steps_of(report, device) if not step.complete)
-    whole: Mapping[str, int] = {row.phase: row.steps for row in ordered_phases(report, device)}
+    whole: Mapping[str, int] = {row.phase: row.steps for row in rows.phases_of(report, device)}
     parts = [
         text(key, count=fmt.count(counts[phase]), phase=strings.phase_label(phase).lower())
-        for phase in PHASE_ORDER
+        for phase in rows.PHASES
         for key, counts in (("ran.steps_of", whole), ("ran.steps_cut", cut))
         if counts.get(phase)
     ]
@@ -311,6 +309,21 @@ def _speed(figures: Mapping[str, float]) -> list[Fact]:
     return [Fact(text(key), Figure(printed)) for key, printed in facts if printed != fmt.UNKNOWN]
 
 
+def _work_ratio(report: Report) -> str:
+    """How little of the prefill's work a decode step does: why the two are bound by different things."""
+    ratio = report.request.decode_step_flops_over_prefill_flops if report.request else None
+    return text("speed.work_ratio", share=fmt.fraction(ratio)) if fmt.known(ratio) else ""
+
+
+def limits_known(device: Device | None) -> bool:
+    """Whether there are limits to measure against, so that the user need not supply any."""
+    return device is None or bool(device.bandwidth_gbs and device.peaks_tflops)
+
+
+def _said(notes: list[QualityNote], code: str) -> bool:
+    return any(note.code == code for note in notes)
+
+
 def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
     meters = []
     util = figures.get("span.gpu_util")
@@ -336,10 +349,8 @@ def _meter(anchor: str, key: str, note: str, figure: Figure, share: float, band:
     return Meter(anchor, text(key), note, figure, low, min(low + max(band, 0.0), 1.0))
 
 
-def _floor(report: Report) -> str:
-    floor = report.decode_floor
-    if floor is None:
-        return ""
+def floor_lead(floor: DecodeFloor) -> str:
+    """One decode step against its floor, in a sentence."""
     measured = fmt.duration(floor.measured_us)
     if floor.floor_us is None:
         return text("floor.lead_unknown", measured=measured)

@@ -54,12 +54,16 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
         yield from (Text(), _heading("service.title"), _facts(first.service))
     if first.speed:
         yield from (Text(), _heading("speed.title"), _side_by_side(first.speed))
+    if first.work_ratio:
+        yield _indented(first.work_ratio)
     if first.meters:
         yield from (Text(), _heading("meters.title"), _meters(first.meters))
     if first.phases:
         yield from (Text(), _phases(first))
     if first.floor:
         yield from (Text(), _heading("floor.title"), _indented(first.floor))
+    if first.limits:
+        yield _indented(first.limits)
     if first.actions:
         yield from (Text(), _heading("actions.title"))
         for action in first.actions:

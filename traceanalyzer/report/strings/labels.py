@@ -13,54 +13,48 @@ GROUPS: Mapping[str, str] = {
 }
 """The five groups of the ledger, in the order they are drawn."""
 
-BUCKETS: Mapping[str, tuple[str, str, str]] = {
+BUCKETS: Mapping[str, tuple[str, str]] = {
     "idle_launch": (
-        "idle",
         "waiting for the next launch",
-        "The host called the next launch only after the previous kernel had ended.",
+        "The host was late: when the previous kernel ended, the call that launches the next one had not begun, or was "
+        "still running.",
     ),
-    "idle_graph_launch": ("idle", "waiting for a graph launch", "The gap before a replayed graph starts."),
+    "idle_graph_launch": ("waiting for a graph launch", "The gap before a replayed graph starts."),
     "idle_sync": (
-        "idle",
         "after a synchronisation",
         "The host waited for the GPU, then had to start over with an empty queue.",
     ),
-    "idle_host": ("idle", "host work", "The host was busy with something else: scheduler, Python, sampling."),
-    "idle_alloc": ("idle", "memory allocation", "The host was allocating or freeing device memory."),
-    "idle_latency": ("idle", "kernel to kernel", "Work was queued; this is the GPU's own gap between two kernels."),
-    "idle_wait_rank": ("idle", "waiting for another rank", "A collective waited for a rank that came late."),
-    "idle_no_work": ("idle", "no request to serve", "The server had nothing to do; this is not waste."),
-    "idle_artefact": ("idle", "recording was cut", "The recorded window has a hole here; this is not idleness."),
-    "idle_unknown": ("idle", "cause not known", "Nothing ran and the trace does not say why."),
-    "communication": ("moving", "communication", "Collectives and point-to-point transfers not hidden by computing."),
-    "memcpy": ("moving", "copies", "Copies and fills between host and device, or within it."),
+    "idle_host": ("host work", "The host was busy with something else: scheduler, Python, sampling."),
+    "idle_alloc": ("memory allocation", "The host was allocating or freeing device memory."),
+    "idle_latency": ("kernel to kernel", "Work was queued; this is the GPU's own gap between two kernels."),
+    "idle_wait_rank": ("waiting for another rank", "A collective waited for a rank that came late."),
+    "idle_no_work": ("no request to serve", "The server had nothing to do; this is not waste."),
+    "idle_artefact": ("recording was cut", "The recorded window has a hole here; this is not idleness."),
+    "idle_unknown": ("cause not known", "Nothing ran and the trace does not say why."),
+    "communication": ("communication", "Collectives and point-to-point transfers not hidden by computing."),
+    "memcpy": ("copies", "Copies and fills between host and device, or within it."),
     "no_tensor_core": (
-        "busy_no_tensor_core",
         "kernels without tensor cores",
         "Norms, activations, softmax, sampling, and matrix products that ran on the vector units.",
     ),
     "tensor_core_memory": (
-        "tensor_core_waiting",
         "waiting for memory",
         "Tensor-core kernels, the time their bytes need beyond the time their FLOPs need.",
     ),
     "tensor_core_other": (
-        "tensor_core_waiting",
         "other losses",
         "Tensor-core kernels, the time neither their FLOPs nor their bytes explain: tiles, waves, latency, clocks.",
     ),
     "tensor_core_unknown": (
-        "tensor_core_waiting",
         "not known",
         "Tensor-core kernels whose FLOPs or bytes are not known: neither counted as useful nor as lost.",
     ),
     "tensor_core_useful": (
-        "tensor_core_useful",
         "useful",
         "The time the counted FLOPs take at the peak of the sheet.",
     ),
 }
-"""The seventeen buckets: group, label, meaning; in the order they are drawn."""
+"""The seventeen buckets: label and meaning, in the order they are drawn; `analysis.ledger.GROUPS` has their groups."""
 
 PHASES: Mapping[str, str] = {
     "prefill": "Prefill",
@@ -119,12 +113,12 @@ def group_label(group: str) -> str:
 
 def bucket_label(bucket: str) -> str:
     """The name of a bucket of the ledger, to be read under its group's name."""
-    return BUCKETS[bucket][1] if bucket in BUCKETS else _spelt(bucket)
+    return BUCKETS[bucket][0] if bucket in BUCKETS else _spelt(bucket)
 
 
 def bucket_meaning(bucket: str) -> str:
     """One sentence on what a bucket holds; empty for a bucket the catalogue does not know."""
-    return BUCKETS[bucket][2] if bucket in BUCKETS else ""
+    return BUCKETS[bucket][1] if bucket in BUCKETS else ""
 
 
 def phase_label(phase: str) -> str:

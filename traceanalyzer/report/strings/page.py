@@ -66,6 +66,7 @@ TEXT: Mapping[str, str] = {
     "speed.step": "Decode step p50",
     "speed.step_p99": "Decode step p99",
     "speed.ttft": "TTFT",
+    "speed.work_ratio": "One decode step does {share} of the prefill's work.",
     "speed.prefill_step": "Prefill step p50",
     "meters.title": "Busy is not the same as useful",
     "meters.gpu_util": "GPU-Util",
@@ -171,8 +172,7 @@ TEXT: Mapping[str, str] = {
     "roofline.title": "Roofline",
     "roofline.lead": "How fast the phases and their kernels ran, against the lower of the two roofs at their "
     "arithmetic intensity.",
-    "roofline.no_peaks": "The peaks of this device are not known, so there are no roofs to draw. Supply them:",
-    "roofline.no_peaks_command": "traceanalyzer report TRACE --peak-tflops bf16=... --bandwidth-gbs ...",
+    "roofline.no_peaks": "The peaks of this device are not known, so there are no roofs to draw.",
     "roofline.no_work": "The FLOPs and bytes of the kernels are not known in this trace, so there is no point to draw.",
     "roofline.caption": "Large: a whole phase. Small: a kernel of that phase, its area is its time. Dashed: what this "
     "card has been measured to reach.",
@@ -183,6 +183,12 @@ TEXT: Mapping[str, str] = {
     "roofline.peak": "{dtype} {rate}",
     "roofline.alt": "Roofline chart of {device}: {points}",
     "roofline.point": "{name}: {intensity}, {rate}",
+    # limits of the device that the user may supply
+    "limits.hint": "The limits of this device are not known: give --bandwidth-gbs and --peak-tflops.",
+    "limits.lead": "The limits of this device are not known, so no floor, ideal or share of a peak is. Supply them "
+    "from its data sheet:",
+    "limits.command": "traceanalyzer report TRACE --bandwidth-gbs N --peak-tflops {dtype}=N",
+    "limits.link": "How to supply them",
     # floor
     "floor.title": "One decode step against its floor",
     "floor.lead": "{measured} measured, {floor} is the least the bytes allow: {ratio}.",
