@@ -18,6 +18,11 @@ from traceanalyzer.catalog import kernel_rules
 from traceanalyzer.catalog.kernel_rules import TensorCore
 from traceanalyzer.trace.tables import KERNEL, MEMCPY, MEMSET, Trace
 
+MATRIX_CATEGORIES = ("gemm", "gemv", "moe", "conv")
+"""Categories of kernels that multiply by weights."""
+HELPER_ROLES = frozenset({"splitk-epilogue", "split-combine", "routing", "metadata"})
+"""Roles of kernels that help another one with its work and have none of their own to be measured by."""
+
 COLUMNS = ("rule", "category", "role", "tensor_core", "dtype", "phase_hint")
 
 

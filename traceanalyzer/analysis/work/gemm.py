@@ -20,11 +20,31 @@ def gemm(model: OpModel, sig: Signature) -> OpWork | None:
     dims = _dimensions(a, b, model.options.get("b_layout") == "nk")
     if dims is None:
         return None
+    scales = (named(model, sig, "scale_a"), named(model, sig, "scale_b"))
+    return _product(model, sig, a, b, dims, _out_bytes(model, sig, a), scales)
+
+
+def gemv(model: OpModel, sig: Signature) -> OpWork | None:
+    """Matrix times vector: a GEMM of one row, the matrix its weight. A vector for a matrix is a dot product."""
+    matrix, vector = named(model, sig, "matrix"), named(model, sig, "vector")
+    if matrix is None or vector is None or len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
+        return None
+    k = vector.shape[0]
+    if matrix.shape[-1] != k:
+        return None
+    n = matrix.shape[0] if len(matrix.shape) == 2 else 1
+    return _product(model, sig, vector, matrix, (1, 1, n, k), vector.dtype.bytes)
+
+
+def _product(
+    model: OpModel, sig: Signature, a: Operand, b: Operand, dims: tuple[int, int, int, int], out_bytes: int,
+    more: tuple[Operand | None, ...] = (),
+) -> OpWork:  # fmt: skip
+    """The work of a x b of dimensions (batch, m, n, k) with an optional addend; `more` is read besides."""
     batch, m, n, k = dims
     outputs = batch * m * n
     addend = None if value(model, sig, "beta") == "0" else named(model, sig, "addend")
-    moved = a.bytes + b.bytes + outputs * _out_bytes(model, sig, a)
-    moved += sum(o.bytes for o in (addend, named(model, sig, "scale_a"), named(model, sig, "scale_b")) if o)
+    moved = a.bytes + b.bytes + outputs * out_bytes + sum(o.bytes for o in (addend, *more) if o)
     return OpWork(
         model=model.kind,
         category=model.category,
@@ -65,29 +85,3 @@ def _out_bytes(model: OpModel, sig: Signature, a: Operand) -> int:
     if "out_dtype" in model.at and a.dtype.word == "fp8":
         return 2  # the 16-bit result of every serving engine; the record only lacks it in old traces
     return a.dtype.bytes
-
-
-def gemv(model: OpModel, sig: Signature) -> OpWork | None:
-    """Matrix times vector: a GEMM of one row, the matrix its weight. A vector for a matrix is a dot product."""
-    matrix, vector = named(model, sig, "matrix"), named(model, sig, "vector")
-    if matrix is None or vector is None or len(vector.shape) != 1 or len(matrix.shape) not in (1, 2):
-        return None
-    k = vector.shape[0]
-    if matrix.shape[-1] != k:
-        return None
-    n = matrix.shape[0] if len(matrix.shape) == 2 else 1
-    addend = None if value(model, sig, "beta") == "0" else named(model, sig, "addend")
-    moved = matrix.bytes + vector.bytes + n * vector.dtype.bytes + (addend.bytes if addend else 0)
-    return OpWork(
-        model=model.kind,
-        category=model.category,
-        role=model.role,
-        flops=float(2 * n * k + (n if addend else 0)),
-        bytes=float(moved),
-        dtype=wider(matrix.dtype, vector.dtype).word,
-        m=1,
-        n=n,
-        k=k,
-        batch=1,
-        weight_bytes=float(matrix.bytes) if len(matrix.shape) == 2 else None,
-    )

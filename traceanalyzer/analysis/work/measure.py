@@ -13,7 +13,8 @@ the device's memory, so their bytes are unknown here; copies within the device r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.cpu import kernel_ops
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.shapes import signature
 from traceanalyzer.analysis.work.dtypes import recorded
 from traceanalyzer.analysis.work.opwork import OpWork
@@ -30,10 +32,8 @@ from traceanalyzer.trace.tables import KERNEL, MEMCPY, MEMSET, MISSING, Trace
 
 FLOATS = ("flops", "bytes", "weight_bytes", "kv_bytes")
 INTEGERS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-HELPER_ROLES = frozenset({"splitk-epilogue", "split-combine", "routing", "metadata"})
 TENSOR_DTYPES = frozenset({"fp16", "bf16", "tf32", "fp8", "int8", "fp4", "int4"})
 
-_MATRIX = frozenset({"gemm", "gemv", "moe"})
 _NEUTRAL = frozenset({"other", "fused_triton"})
 _NOT_COMPUTE = frozenset({"memcpy", "memset", "comm"})
 _WITHIN_DEVICE = re.compile(r"DtoD|DeviceToDevice|D2D")
@@ -43,6 +43,17 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Objects = npt.NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """What kernel names say. `of` gives each activity row's entry in the other columns, whose last is for no class."""
+
+    of: Ints
+    category: Sequence[str]
+    role: Sequence[str]
+    tensor_core: Sequence[str]
+    dtype: Sequence[str | None]
 
 
 def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataFrame:
@@ -61,24 +72,31 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
     """
     table = activity.table
     found, models = _models(trace, activity)
-    frame = _classes(table, classes, activity.on_cpu)
-    main, share = _main_kernels(table, found, models, frame, activity.on_cpu)
+    named = _classes(table, classes, activity.on_cpu)
+    main, share = _main_kernels(table, found, _rank(found, models, named, activity.on_cpu))
     done = np.where(main, found, MISSING)
     out = _columns(models, done, share)
+    replace = main & (np.array([c in _NEUTRAL for c in named.category], np.bool_)[named.of] | activity.on_cpu)
     for column in ("category", "role"):
-        named = np.array([getattr(w, column) for w in models] + ["other"], object)[done]
-        replace = main & (frame["category"].isin(_NEUTRAL).to_numpy() | activity.on_cpu)
-        out[column] = _objects(np.where(replace, named, frame[column].to_numpy(object)))
+        by_work = _spread([getattr(w, column) for w in models] + ["other"], done)
+        out[column] = _objects(np.where(replace, by_work, _spread(getattr(named, column), named.of)))
     _untyped(trace, table, models, done, share, out)
     _transfers(trace, table, out)
-    unit, dtype = _units(frame, out, activity.on_cpu)
-    out["tensor_core"], out["dtype"] = unit, _objects(dtype)
+    out["tensor_core"], out["dtype"] = _units(models, done, named, out, activity.on_cpu)
     known = out["bytes"].notna() | (out["flops"].notna() & (table["kind"] == KERNEL))
-    out["source"] = _objects(np.where(known, "shapes", "none"))
-    return out.drop(columns="op_dtype")
+    out["source"] = _objects(_spread(["none", "shapes"], known.astype(np.int64).to_numpy()))
+    return out
 
 
-def _objects(values: npt.NDArray[Any]) -> pd.Series:
+def _spread(values: Sequence[object], of: npt.NDArray[np.integer[Any]]) -> Objects:
+    """One value per row, by reference: a column of text of its own would cost its width in every row."""
+    column = np.empty(len(values), np.object_)
+    column[:] = values
+    spread: Objects = column[of]
+    return spread
+
+
+def _objects(values: Objects) -> pd.Series:
     """A column of plain objects: pandas 3 would make a string column of it, and NaN of None."""
     return pd.Series(values, dtype=object)
 
@@ -91,15 +109,25 @@ def _models(trace: Trace, activity: Activity) -> tuple[Ints, list[OpWork]]:
     if activity.on_cpu:
         usable &= kernel_ops(trace)[op]
     rows = np.flatnonzero(usable)
-    calls = trace.ops.iloc[op[rows]][["name", "dims", "types", "concrete", "strides"]]
-    codes = calls.groupby(list(calls.columns), sort=False).ngroup().to_numpy(np.int64)
-    works = [_evaluate(trace, key) for key in calls.drop_duplicates().to_numpy(np.int64).tolist()]
+    number, first = _distinct(trace.ops, op[rows])
+    calls = trace.ops[["name", "dims", "types", "concrete", "strides"]].iloc[op[rows[first]]]
+    works = [_evaluate(trace, key) for key in calls.to_numpy(np.int64).tolist()]
     kept = [w for w in works if w is not None]
-    number = np.full(len(works) + 1, MISSING, np.int64)
-    number[[i for i, w in enumerate(works) if w is not None]] = np.arange(len(kept))
+    index = np.full(len(works), MISSING, np.int64)
+    index[[i for i, w in enumerate(works) if w is not None]] = np.arange(len(kept))
     found = np.full(len(table), MISSING, np.int64)
-    found[rows] = number[codes]
+    found[rows] = index[number]
     return found, kept
+
+
+def _distinct(ops: pd.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
+    """Number the distinct calls among some rows of ops: (number of each row, first place of each number)."""
+    number = np.zeros(len(rows), np.int64)
+    for column in ("name", "dims", "types", "concrete", "strides"):
+        codes = ops[column].to_numpy(np.int64)[rows]
+        number, _ = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)
+    first = np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
+    return number, first
 
 
 def _evaluate(trace: Trace, key: list[int]) -> OpWork | None:
@@ -107,29 +135,31 @@ def _evaluate(trace: Trace, key: list[int]) -> OpWork | None:
     return op_work(name, signature(*arguments))
 
 
-def _classes(table: pd.DataFrame, classes: pd.DataFrame, on_cpu: bool) -> pd.DataFrame:
+def _classes(table: pd.DataFrame, classes: pd.DataFrame, on_cpu: bool) -> _Classes:
     """The class of every row's kernel; a name without one, and every op of a CPU, is "other"."""
-    columns = ["category", "role", "tensor_core", "dtype"]
     if on_cpu:
-        frame = pd.DataFrame(index=table.index, columns=columns, dtype=object)
-    else:
-        frame = classes[columns].astype(object).reindex(table["name"].to_numpy()).reset_index(drop=True)
-    return frame.assign(
-        category=frame["category"].fillna("other"),
-        role=frame["role"].fillna("other"),
-        tensor_core=frame["tensor_core"].fillna("no" if on_cpu else "maybe"),
+        return _Classes(np.zeros(len(table), np.int64), ["other"], ["other"], ["no"], [None])
+    of = classes.index.get_indexer(pd.Index(table["name"].to_numpy())).astype(np.int64)  # -1, so the last, for none
+    return _Classes(
+        of,
+        [*classes["category"], "other"],
+        [*classes["role"], "other"],
+        [*classes["tensor_core"], "maybe"],
+        [*classes["dtype"], None],
     )
 
 
-def _main_kernels(
-    table: pd.DataFrame, found: Ints, models: list[OpWork], frame: pd.DataFrame, on_cpu: bool
-) -> tuple[Bools, Floats]:
+def _main_kernels(table: pd.DataFrame, found: Ints, rank: npt.NDArray[np.int8]) -> tuple[Bools, Floats]:
     """Which rows do their op's work, and each one's share of it."""
-    rank = _rank(found, models, frame, on_cpu)
+    main, share = np.zeros(len(table), np.bool_), np.zeros(len(table), np.float64)
+    op = table["op"].to_numpy(np.int64)
     rows = np.flatnonzero((found >= 0) & (rank >= 0))
+    alone = np.bincount(op[rows])[op[rows]] == 1 if len(rows) else np.zeros(0, np.bool_)
+    main[rows[alone]], share[rows[alone]] = True, 1.0
+    rows = rows[~alone]
     picked = pd.DataFrame({
         "row": rows,
-        "op": table["op"].to_numpy(np.int64)[rows],
+        "op": op[rows],
         "name": table["name"].to_numpy(np.int64)[rows],
         "rank": rank[rows],
         "time": table["duration_ns"].to_numpy(np.float64)[rows],
@@ -139,27 +169,36 @@ def _main_kernels(
     chosen = picked.merge(best.rename(columns={"time": "all"}), on=["op", "name", "rank"])
     count = chosen.groupby("op")["row"].transform("size")
     portion = np.where(chosen["all"] > 0, chosen["time"] / chosen["all"].where(chosen["all"] > 0, 1.0), 1.0 / count)
-    main = np.zeros(len(table), np.bool_)
-    share = np.zeros(len(table), np.float64)
     main[chosen["row"].to_numpy()] = True
     share[chosen["row"].to_numpy()] = portion
     return main, share
 
 
-def _rank(found: Ints, models: list[OpWork], frame: pd.DataFrame, on_cpu: bool) -> Ints:
-    """How well each row's kernel fits its op's model: 1 its own category, 0 possible, -1 not."""
+def _rank(found: Ints, models: list[OpWork], named: _Classes, on_cpu: bool) -> npt.NDArray[np.int8]:
+    """How well each row's kernel fits its op's model, see `_fit`."""
     if on_cpu:
-        return np.ones(len(found), np.int64)
-    category = frame["category"].to_numpy(object)
-    wanted = np.array([w.category for w in models] + [""], object)[found]
-    matrix = np.isin(wanted.astype(str), list(_MATRIX))
-    strict = matrix | (wanted == "attention")
-    fits = (category == wanted) | (matrix & np.isin(category.astype(str), list(_MATRIX)))
-    neutral = np.isin(category.astype(str), list(_NEUTRAL))
-    possible = np.where(strict, neutral, ~np.isin(category.astype(str), list(_NOT_COMPUTE)))
-    rank = np.where(fits, 1, np.where(possible, 0, -1))
-    helper = np.isin(frame["role"].to_numpy(object).astype(str), list(HELPER_ROLES))
-    return np.where(helper, -1, rank).astype(np.int64)
+        return np.ones(len(found), np.int8)
+    names = sorted({*named.category, *(w.category for w in models)})
+    helper = len(names)
+    fits = np.full((helper + 1, helper), -1, np.int8)
+    fits[:helper] = [[_fit(name, wanted) for wanted in names] for name in names]
+    ran = [
+        helper if role in HELPER_ROLES else names.index(name)
+        for name, role in zip(named.category, named.role, strict=True)
+    ]
+    wanted = [names.index(w.category) for w in models] + [0]
+    rank: npt.NDArray[np.int8] = fits[np.array(ran)[named.of], np.array(wanted)[found]]
+    return rank
+
+
+def _fit(category: str, wanted: str) -> int:
+    """How well a kernel of some category fits work of the wanted one: 1 its own, 0 possible, -1 not."""
+    matrix = wanted in MATRIX_CATEGORIES
+    if category == wanted or (matrix and category in MATRIX_CATEGORIES):
+        return 1
+    strict = matrix or wanted == "attention"
+    possible = category in _NEUTRAL if strict else category not in _NOT_COMPUTE
+    return 0 if possible else -1
 
 
 def _columns(models: list[OpWork], done: Ints, share: Floats) -> pd.DataFrame:
@@ -171,7 +210,6 @@ def _columns(models: list[OpWork], done: Ints, share: Floats) -> pd.DataFrame:
     for name in INTEGERS:
         numbers = [getattr(w, name) for w in models]
         out[name] = np.array([MISSING if v is None else v for v in numbers] + [MISSING], np.int64)[done]
-    out["op_dtype"] = _objects(np.array([w.dtype for w in models] + [None], object)[done])
     out["estimated"] = np.array([w.estimated for w in models] + [False], np.bool_)[done]
     return out
 
@@ -214,16 +252,21 @@ def _transfers(trace: Trace, table: pd.DataFrame, out: pd.DataFrame) -> None:
     out["flops"], out["bytes"] = flops, moved
 
 
-def _units(frame: pd.DataFrame, out: pd.DataFrame, on_cpu: bool) -> tuple[npt.NDArray[np.int8], Objects]:
+def _units(
+    models: list[OpWork], done: Ints, named: _Classes, out: pd.DataFrame, on_cpu: bool
+) -> tuple[npt.NDArray[np.int8], pd.Series]:
     """Whether each row ran on tensor cores (1, 0, -1) and its compute dtype: the op's first, then the kernel's."""
-    by_op, by_name = out["op_dtype"].to_numpy(object), frame["dtype"].to_numpy(object)
-    dtype = np.where(pd.notna(by_op), by_op, by_name)
-    dtype[pd.isna(dtype)] = None
-    dtype[(dtype == "fp32") & (by_name == "tf32")] = "tf32"
+    words = [None, *sorted({w for w in (*(w.dtype for w in models), *named.dtype, "fp32", "tf32", "fp64") if w})]
+    fp32, tf32, fp64 = (words.index(w) for w in ("fp32", "tf32", "fp64"))
+    by_op = np.array([words.index(w.dtype) for w in models] + [0], np.int8)[done]
+    by_name = np.array([words.index(w) for w in named.dtype], np.int8)[named.of]
+    dtype = np.where(by_op > 0, by_op, by_name)
+    dtype[(dtype == fp32) & (by_name == tf32)] = tf32
+    text = _objects(_spread(words, dtype))
     if on_cpu:
-        return np.zeros(len(out), np.int8), dtype
-    rule = frame["tensor_core"].to_numpy(object)
+        return np.zeros(len(out), np.int8), text
+    said = np.array([{"yes": 1, "no": 0}.get(word, -1) for word in named.tensor_core], np.int8)[named.of]
     rows = np.maximum(out["m"].to_numpy(np.int64), out["q_len"].to_numpy(np.int64))
-    capable = np.isin(dtype.astype(str), list(TENSOR_DTYPES)) & (rows > 1)
-    resolved = np.where(capable, 1, np.where((dtype == "fp32") | (dtype == "fp64"), 0, -1))
-    return np.where(rule == "yes", 1, np.where(rule == "no", 0, resolved)).astype(np.int8), dtype
+    capable = np.array([word in TENSOR_DTYPES for word in words], np.bool_)[dtype] & (rows > 1)
+    resolved = np.where(capable, 1, np.where((dtype == fp32) | (dtype == fp64), 0, -1))
+    return np.where(said >= 0, said, resolved).astype(np.int8), text
