@@ -6,7 +6,7 @@ import pytest
 
 from tests.report import factory
 from traceanalyzer.report import html, markdown, text
-from traceanalyzer.report.summary import first_screen
+from traceanalyzer.report.views.summary import first_screen
 
 
 def fact(report: factory.doc.Report, label: str) -> str:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from traceanalyzer.report.kernel_names import label
+from traceanalyzer.report.views.kernel_names import label
 
 NATIVE = "void at::native::"
 

@@ -9,7 +9,8 @@ import pytest
 from tests.report import factory
 from traceanalyzer.report import document as doc
 from traceanalyzer.report import rows
-from traceanalyzer.report.summary import first_screen, share_figure
+from traceanalyzer.report.views.pieces import share_figure
+from traceanalyzer.report.views.summary import first_screen
 
 
 def test_rows_have_the_keys_a_gate_names() -> None:

@@ -192,7 +192,7 @@ def test_every_text_asked_for_is_in_the_catalogue() -> None:
 
 def test_no_text_of_the_catalogue_is_dead() -> None:
     """Keys put together from parts are named by their first part in the code."""
-    code = "\n".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "report").glob("*.py")).replace("'", '"')
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "report").rglob("*.py")).replace("'", '"')
     code += "\n".join(path.read_text(encoding="utf-8") for path in TEMPLATES)
     for key in page.TEXT:
         section, _, last = key.rpartition(".")

@@ -9,11 +9,11 @@ import pytest
 
 from tests.report import factory
 from traceanalyzer.report import document as doc
-from traceanalyzer.report.bars import floor_view, ledger_view, prefill_view
-from traceanalyzer.report.charts import MAX_POINTS, roofline
-from traceanalyzer.report.kernel_table import kernel_view
-from traceanalyzer.report.phase_table import phase_view
-from traceanalyzer.report.strip import MAX_MARKS, strip_view
+from traceanalyzer.report.views.bars import floor_view, ledger_view, prefill_view
+from traceanalyzer.report.views.charts import MAX_POINTS, roofline
+from traceanalyzer.report.views.kernel_table import kernel_view
+from traceanalyzer.report.views.phase_table import phase_view
+from traceanalyzer.report.views.strip import MAX_MARKS, strip_view
 
 
 def test_each_phase_is_one_bar_that_is_full() -> None:

@@ -22,19 +22,21 @@ from markupsafe import Markup
 from pydantic import ValidationError
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.report import charts, markdown, strings
-from traceanalyzer.report.appendix import appendix_view
-from traceanalyzer.report.bars import floor_view, ledger_view, limits_command, prefill_view
+from traceanalyzer.report import markdown, strings
 from traceanalyzer.report.document import SCHEMA_VERSION, Report
 from traceanalyzer.report.format import UNKNOWN
-from traceanalyzer.report.kernel_table import kernel_view
-from traceanalyzer.report.phase_table import phase_view
 from traceanalyzer.report.rows import slowest_device
 from traceanalyzer.report.strings.labels import SEVERITIES
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.strip import strip_view
-from traceanalyzer.report.summary import device_name, first_screen
 from traceanalyzer.report.text_safety import shorten, visible
+from traceanalyzer.report.views import charts
+from traceanalyzer.report.views.appendix import appendix_view
+from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
+from traceanalyzer.report.views.kernel_table import kernel_view
+from traceanalyzer.report.views.phase_table import phase_view
+from traceanalyzer.report.views.pieces import device_name
+from traceanalyzer.report.views.strip import strip_view
+from traceanalyzer.report.views.summary import first_screen
 
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from traceanalyzer.report import format as fmt
-from traceanalyzer.report.bars import LedgerView, ledger_view
 from traceanalyzer.report.document import Report
-from traceanalyzer.report.kernel_table import kernel_view
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, FirstScreen, first_screen
 from traceanalyzer.report.text_safety import shorten, visible
+from traceanalyzer.report.views.bars import LedgerView, ledger_view
+from traceanalyzer.report.views.kernel_table import kernel_view
+from traceanalyzer.report.views.pieces import Fact
+from traceanalyzer.report.views.summary import FirstScreen, first_screen
 
 MAX_LINES = 60
 _FOOTER = 2

@@ -17,8 +17,9 @@ from rich.text import Text
 from traceanalyzer.report import strings
 from traceanalyzer.report.document import Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, FirstScreen, Meter, first_screen
 from traceanalyzer.report.text_safety import shorten, visible
+from traceanalyzer.report.views.pieces import Fact
+from traceanalyzer.report.views.summary import FirstScreen, Meter, first_screen
 
 _METER = 30
 _LIMIT = 300

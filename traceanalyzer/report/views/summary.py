@@ -12,34 +12,26 @@ from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
-from traceanalyzer.report.document import DecodeFloor, Device, Phase, QualityNote, Report
+from traceanalyzer.report.document import Device, QualityNote, Report
 from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
 from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.pieces import (
+    Fact,
+    Figure,
+    PhaseLine,
+    above_limit,
+    bound_chip,
+    device_name,
+    floor_lead,
+    is_partial,
+    limits_known,
+    phase_line,
+    share_figure,
+)
 
 _SEVERITY_ORDER = ("error", "warning", "info")
-_LIMIT_TOLERANCE = 1.005  # a figure at the peak may round above it; more is above what the hardware can do
 _ACTIONS = 3
 _VISIBLE_BAND = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A printed figure, and whether it is above the physical limit and so has to be marked as doubtful."""
-
-    text: str
-    above_limit: bool = False
-
-    def __str__(self) -> str:
-        """The figure with its mark, for renderings without mark-up."""
-        return f"{self.text} \N{WARNING SIGN}" if self.above_limit else self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A label and what it says."""
-
-    label: str
-    figure: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +49,6 @@ class Meter:
     def banded(self) -> bool:
         """Whether there is a visible band between what is certain and what is possible."""
         return self.high - self.low > _VISIBLE_BAND
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseLine:
-    """One phase in the short table."""
-
-    phase: str
-    label: str
-    bound: str
-    bound_label: str
-    time: str
-    time_share: str
-    steps: str
-    step: str
-    tokens_per_s: str
-    bandwidth: Figure
-    compute: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,45 +124,6 @@ def first_screen(report: Report) -> FirstScreen:
     )
 
 
-def share_figure(share: float | None, at_least: bool = False) -> Figure:
-    """A share of a peak, marked when it is above the peak."""
-    printed = fmt.percent(share)
-    if at_least and fmt.known(share):
-        printed = text("meters.at_least", share=printed)
-    return Figure(printed, share is not None and share > _LIMIT_TOLERANCE)
-
-
-def device_name(device: Device | None) -> str:
-    """The device as people call it, or "unknown"."""
-    if device is None:
-        return fmt.UNKNOWN
-    if device.name:
-        return device.name
-    return text("ran.cpu") if device.kind == "cpu" else fmt.UNKNOWN
-
-
-def phase_line(row: Phase) -> PhaseLine:
-    """One phase as a line of the short table."""
-    return PhaseLine(
-        phase=row.phase,
-        label=strings.phase_label(row.phase),
-        bound=row.bound,
-        bound_label=strings.bound_label(row.bound),
-        time=fmt.duration(row.duration_us),
-        time_share=fmt.percent(row.time_share),
-        steps=fmt.count(row.steps),
-        step=fmt.duration(row.step_us.p50 if row.step_us else None),
-        tokens_per_s=fmt.UNKNOWN if row.tokens_per_s is None else fmt.significant(row.tokens_per_s),
-        bandwidth=share_figure(row.bandwidth_share, at_least=_partly(row.bytes_known_share)),
-        compute=share_figure(row.compute_share, at_least=_partly(row.flops_known_share)),
-    )
-
-
-def _partly(known_share: float | None) -> bool:
-    """Whether a figure rests on part of the work only, so that the true one may be higher."""
-    return known_share is not None and known_share < 0.995
-
-
 def _subject(report: Report, device: Device | None) -> list[str]:
     """Model, engine and device, as far as they are known: they stand in the title."""
     run = report.run
@@ -247,11 +183,6 @@ def _trace_names(report: Report) -> str | None:
     if len(names) < 2:
         return names[0] if names else None
     return text("ran.more", first=names[0], count=len(names) - 1)
-
-
-def bound_chip(bound: str) -> str:
-    """What binds a phase or the run, as a label that stands alone."""
-    return text(f"verdict.bound.{bound}")
 
 
 def _quality_badge(notes: list[QualityNote]) -> str:
@@ -315,11 +246,6 @@ def _work_ratio(report: Report) -> str:
     return text("speed.work_ratio", share=fmt.fraction(ratio)) if fmt.known(ratio) else ""
 
 
-def limits_known(device: Device | None) -> bool:
-    """Whether there are limits to measure against, so that the user need not supply any."""
-    return device is None or bool(device.bandwidth_gbs and device.peaks_tflops)
-
-
 def _said(notes: list[QualityNote], code: str) -> bool:
     return any(note.code == code for note in notes)
 
@@ -332,13 +258,13 @@ def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
         meters.append(_meter("gpu-util", key, text(f"{key}_note"), share_figure(util), util, 0))
     bandwidth = figures.get("span.bandwidth_share")
     if bandwidth is not None and device:
-        figure = share_figure(bandwidth, at_least=_partly(figures.get("span.bytes_known_share")))
+        figure = share_figure(bandwidth, at_least=is_partial(figures.get("span.bytes_known_share")))
         note = text("meters.bandwidth_note", peak=fmt.byte_rate(device.bandwidth_gbs))
         meters.append(_meter("bandwidth-share", "meters.bandwidth", note, figure, bandwidth, 0))
     useful = figures.get("span.tensor_core_useful_share")
     if useful is not None and (device is None or device.has_tensor_cores is not False):
         band = figures.get("span.tensor_core_unknown_share", 0.0)
-        figure = Figure(fmt.percent_range(useful, useful + band), useful > _LIMIT_TOLERANCE)
+        figure = Figure(fmt.percent_range(useful, useful + band), above_limit(useful))
         note = text("meters.tensor_note")
         meters.append(_meter("tensor-core-useful", "meters.tensor", note, figure, useful, band))
     return meters
@@ -347,15 +273,6 @@ def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
 def _meter(anchor: str, key: str, note: str, figure: Figure, share: float, band: float) -> Meter:
     low = min(max(share, 0.0), 1.0)
     return Meter(anchor, text(key), note, figure, low, min(low + max(band, 0.0), 1.0))
-
-
-def floor_lead(floor: DecodeFloor) -> str:
-    """One decode step against its floor, in a sentence."""
-    measured = fmt.duration(floor.measured_us)
-    if floor.floor_us is None:
-        return text("floor.lead_unknown", measured=measured)
-    ratio = text("floor.ratio", ratio=fmt.factor(floor.ratio))
-    return text("floor.lead", measured=measured, floor=fmt.duration(floor.floor_us), ratio=ratio)
 
 
 def _actions(report: Report) -> list[Action]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Kernel, Report
-from traceanalyzer.report.kernel_names import label
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Figure, share_figure
+from traceanalyzer.report.views.kernel_names import label
+from traceanalyzer.report.views.pieces import Figure, share_figure
 
 REST = "(rest)"
 _SHOWN = 50

@@ -8,7 +8,7 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Phase, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, Figure, PhaseLine, bound_chip, phase_line
+from traceanalyzer.report.views.pieces import Fact, Figure, PhaseLine, bound_chip, phase_line
 
 _CARDS = ("prefill", "decode", "mixed")
 

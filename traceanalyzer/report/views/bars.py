@@ -14,7 +14,7 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import DecodeFloor, LedgerRow, PrefillIdeal, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import Fact, Figure, floor_lead, limits_known, share_figure
+from traceanalyzer.report.views.pieces import LIMIT_TOLERANCE, Fact, Figure, floor_lead, limits_known, share_figure
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
 _SINGLE = ("busy_no_tensor_core", "tensor_core_useful")  # groups of one bucket, which need no second name
@@ -132,7 +132,7 @@ def floor_view(report: Report) -> FloorView | None:
     marker = floor.floor_achievable_us
     return FloorView(
         lead=floor_lead(floor),
-        above_limit=floor.floor_us is not None and floor.floor_us > 1.005 * floor.measured_us,
+        above_limit=floor.floor_us is not None and floor.floor_us > LIMIT_TOLERANCE * floor.measured_us,
         segments=tuple(_floor_segments(floor, scale)),
         marker=100 * marker / scale if marker is not None and 0 < marker <= scale else None,
         facts=tuple(_floor_facts(floor)),
@@ -158,7 +158,7 @@ def prefill_view(report: Report) -> FloorView | None:
     ]
     return FloorView(
         lead=lead,
-        above_limit=ideal.ideal_us > 1.005 * ideal.measured_us,
+        above_limit=ideal.ideal_us > LIMIT_TOLERANCE * ideal.measured_us,
         segments=tuple(_stack(parts, scale)),
         marker=None,
         facts=tuple(_prefill_facts(ideal)),

@@ -10,7 +10,7 @@ from traceanalyzer.report import rows
 from traceanalyzer.report.document import Device, ModelInfo, Report, TraceInfo
 from traceanalyzer.report.strings.labels import GRAPH_MODES, source_label
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import device_name
+from traceanalyzer.report.views.pieces import device_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Report
-from traceanalyzer.report.kernel_names import label
-from traceanalyzer.report.kernel_table import REST
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.summary import device_name
 from traceanalyzer.report.text_safety import shorten, visible
+from traceanalyzer.report.views.kernel_names import label
+from traceanalyzer.report.views.kernel_table import REST
+from traceanalyzer.report.views.pieces import device_name
 
 MAX_POINTS = 300
 _WIDTH, _HEIGHT = 760, 380

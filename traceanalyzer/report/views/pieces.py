@@ -1,0 +1,113 @@
+"""What several views share: figures with their marks, a phase as a line, sentences about floors and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import strings
+from traceanalyzer.report.document import DecodeFloor, Device, Phase
+from traceanalyzer.report.strings.page import text
+
+LIMIT_TOLERANCE = 1.005
+"""A figure at the limit may round above it; more is above what the hardware can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A printed figure, and whether it is above the physical limit and so has to be marked as doubtful."""
+
+    text: str
+    above_limit: bool = False
+
+    def __str__(self) -> str:
+        """The figure with its mark, for renderings without mark-up."""
+        return f"{self.text} \N{WARNING SIGN}" if self.above_limit else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A label and what it says."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLine:
+    """One phase in the short table."""
+
+    phase: str
+    label: str
+    bound: str
+    bound_label: str
+    time: str
+    time_share: str
+    steps: str
+    step: str
+    tokens_per_s: str
+    bandwidth: Figure
+    compute: Figure
+
+
+def above_limit(share: float | None) -> bool:
+    """Whether a share of a limit is beyond what the hardware can do, so that something must be wrong."""
+    return share is not None and share > LIMIT_TOLERANCE
+
+
+def share_figure(share: float | None, at_least: bool = False) -> Figure:
+    """A share of a peak, marked when it is above the peak."""
+    printed = fmt.percent(share)
+    if at_least and fmt.known(share):
+        printed = text("meters.at_least", share=printed)
+    return Figure(printed, above_limit(share))
+
+
+def is_partial(known_share: float | None) -> bool:
+    """Whether a figure rests on part of the work only, so that the true one may be higher."""
+    return known_share is not None and known_share < 0.995
+
+
+def device_name(device: Device | None) -> str:
+    """The device as people call it, or "unknown"."""
+    if device is None:
+        return fmt.UNKNOWN
+    if device.name:
+        return device.name
+    return text("ran.cpu") if device.kind == "cpu" else fmt.UNKNOWN
+
+
+def bound_chip(bound: str) -> str:
+    """What binds a phase or the run, as a label that stands alone."""
+    return text(f"verdict.bound.{bound}")
+
+
+def phase_line(row: Phase) -> PhaseLine:
+    """One phase as a line of the short table."""
+    return PhaseLine(
+        phase=row.phase,
+        label=strings.phase_label(row.phase),
+        bound=row.bound,
+        bound_label=strings.bound_label(row.bound),
+        time=fmt.duration(row.duration_us),
+        time_share=fmt.percent(row.time_share),
+        steps=fmt.count(row.steps),
+        step=fmt.duration(row.step_us.p50 if row.step_us else None),
+        tokens_per_s=fmt.UNKNOWN if row.tokens_per_s is None else fmt.significant(row.tokens_per_s),
+        bandwidth=share_figure(row.bandwidth_share, at_least=is_partial(row.bytes_known_share)),
+        compute=share_figure(row.compute_share, at_least=is_partial(row.flops_known_share)),
+    )
+
+
+def limits_known(device: Device | None) -> bool:
+    """Whether there are limits to measure against, so that the user need not supply any."""
+    return device is None or bool(device.bandwidth_gbs and device.peaks_tflops)
+
+
+def floor_lead(floor: DecodeFloor) -> str:
+    """One decode step against its floor, in a sentence."""
+    measured = fmt.duration(floor.measured_us)
+    if floor.floor_us is None:
+        return text("floor.lead_unknown", measured=measured)
+    ratio = text("floor.ratio", ratio=fmt.factor(floor.ratio))
+    return text("floor.lead", measured=measured, floor=fmt.duration(floor.floor_us), ratio=ratio)
