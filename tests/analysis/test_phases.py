@@ -297,3 +297,11 @@ def test_what_a_phase_hardly_uses_is_ruled_out_and_nothing_where_its_work_is_unk
     rows = [gemm(0, 100, 0, 0, 0, flops=np.nan, bytes=np.nan)]
     steps = [{"phase": "decode", "start": 0, "end": 100, "tokens": 8, "sequences": 8}]
     assert verdict.decide(list(summaries(line(rows, steps=steps)).values())).ruled_out == ()
+
+
+def test_the_busy_time_of_overlapping_phases_stays_within_their_time() -> None:
+    rows = [gemm(0, 100, 0, 80, 30), gemm(50, 100, 1, 5, 90, stream=8)]
+    steps = [{"phase": "prefill", "start": 0, "end": 100}, {"phase": "decode", "start": 50, "end": 150}]
+    found = summaries(line(rows, steps=steps)).values()
+    assert all(phase.busy_ns <= phase.duration_ns for phase in found)
+    assert sum(phase.busy_ns for phase in found) == 150

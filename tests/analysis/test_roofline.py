@@ -61,3 +61,9 @@ def test_phases_and_names_stay_apart_and_no_time_is_lost() -> None:
 def test_pieces_of_one_call_count_once() -> None:
     rows = [row(0, 10, 1, 1, call=5), row(20, 10, 1, 1, call=5)]
     assert roofline.by_kernel(line(rows)).iloc[0]["count"] == 1
+
+
+def test_a_kernel_that_a_cache_served_wasted_nothing() -> None:
+    rows = [row(0, 10_000, 100, 30_000), row(20_000, 10_000, 100, 4_000)]
+    found = roofline.by_kernel(line(rows)).iloc[0]
+    assert found["wasted_ns"] == pytest.approx(6_000)

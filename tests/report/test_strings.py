@@ -155,7 +155,7 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
                                   floor_ratio=2.68)  # fmt: skip
     assert strings.headline("memory", facts) == (
         "Decode is bound by memory bandwidth: it uses 37 % of the memory bandwidth and 0.2 % of the compute peak. "
-        "A step takes 20.1 ms, 2.7 \u00d7 its floor."
+        "A step takes 20.1 ms from start to start, 2.7 \u00d7 its floor."
     )
     for bound in typing.get_args(document.Bound):
         bare = strings.headline(bound, strings.HeadlineFacts())

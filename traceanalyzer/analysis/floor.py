@@ -110,7 +110,7 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     bandwidth, reach = timeline.device.bandwidth_gbs, timeline.device.achievable_gbs
     if weights is None:
         assumptions.append("weights_unknown")
-    if kv is None:
+    elif kv is None:
         assumptions.append("kv_unknown")
     if weights is not None:
         assumptions.append("weights_from_shapes")

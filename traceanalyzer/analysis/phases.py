@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL
@@ -143,8 +142,6 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
     counted = kernels[kernels["step"].isin(steps.index)]
     work = _Work(kernels, duration - unrecorded)
     launches = counted.loc[counted["launch"] >= 0, "launch"].nunique()
-    start = rows["start_ns"].to_numpy(np.int64)
-    busy = intervals.union(start, start + rows["duration_ns"].to_numpy(np.int64)).length
     return PhaseSummary(
         phase=phase,
         bound=Bound("unknown", 0.0, 0.0)
@@ -152,7 +149,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         else _bound(timeline, kernels, entries, duration, _mean(steps["tokens"])),
         steps=len(steps),
         duration_ns=duration,
-        busy_ns=busy,
+        busy_ns=duration - idle - unrecorded,
         time_share=duration / timeline.span_ns if timeline.span_ns else 0.0,
         idle_ns=idle,
         unrecorded_ns=unrecorded,
@@ -237,7 +234,8 @@ def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, durati
         "mixed": share_of(known & ~near),
         "unknown": share_of(~known) + (idle - host) / counted,
     }
-    by_tokens = _memory_by_tokens(timeline, shares, tokens)
+    no_work = kernels["flops"].isna().to_numpy() | kernels["bytes"].isna().to_numpy()
+    by_tokens = _memory_by_tokens(timeline, share_of(no_work), tokens)
     if by_tokens is not None:
         return by_tokens
     ranked = sorted(shares.items(), key=lambda item: -item[1])
@@ -246,13 +244,13 @@ def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, durati
         return Bound("unknown", 0.0, share)
     sure = 1.0 - shares["unknown"]
     if first == "mixed" or share < 1.5 * second:
-        return Bound("mixed", round(float(sure), 2), share)
+        return Bound("mixed", round(float(0.9 * sure), 2), share)
     return Bound(first, round(float(min(0.95, share + 0.3) * sure), 2), share)
 
 
-def _memory_by_tokens(timeline: Timeline, shares: dict[str, float], tokens: float | None) -> Bound | None:
-    """Memory-bound by arithmetic: few tokens per step against the ridge, when most work is unknown."""
+def _memory_by_tokens(timeline: Timeline, unknown: float, tokens: float | None) -> Bound | None:
+    """Memory-bound by arithmetic: few tokens per step against the ridge, when most of the time has no known work."""
     ridge = timeline.device.matrix_ridge
-    if tokens is None or ridge is None or shares["unknown"] < 0.5 or tokens >= ridge / 4:
+    if tokens is None or ridge is None or unknown < 0.5 or tokens >= ridge / 4:
         return None
-    return Bound("memory", 0.6, shares["unknown"] + shares["memory"], by_tokens=True)
+    return Bound("memory", 0.6, unknown, by_tokens=True)

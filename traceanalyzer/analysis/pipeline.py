@@ -29,8 +29,8 @@ from traceanalyzer.analysis import (
     verdict,
     work,
 )
-from traceanalyzer.errors import InputError
-from traceanalyzer.trace.tables import Note, Trace
+from traceanalyzer.errors import InputError, UnsupportedTraceError
+from traceanalyzer.trace.tables import KERNEL, Note, Trace
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,9 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         notes.extend((*trace.quality, *facts.notes))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(_physics(analysed))
+    missing = max(trace.metadata.world_size or 1 for trace in traces) - len(traces)
+    if missing > 0:
+        notes.append(Note("ranks_not_given", "info", missing))
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     return Analysis(
         traces=tuple(traces),
@@ -112,23 +115,26 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     )
 
 
+MOST_DEVICES = 64
+"""One process drives at most a few devices; more of them is a damaged or hostile file."""
+
+
 def _check_one_run(traces: Sequence[Trace]) -> None:
     if not traces:
         raise InputError("no trace to analyse")
     if len(traces) == 1:
         return
-    seen: dict[int | None, str] = {}
+    together = "give the ranks of one run together, other files one at a time"
+    seen: dict[int, str] = {}
     for trace in traces:
         rank, name = trace.metadata.rank, trace.source.name
-        if rank in seen or rank is None:
-            other = seen.get(rank, traces[0].source.name)
-            raise InputError(
-                f"{other} and {name} are not ranks of one run (rank {'unknown' if rank is None else rank})",
-                "give the ranks of one run together, other files one at a time",
-            )
+        if rank is None:
+            raise InputError(f"{name} does not say which rank it is, so it cannot be analysed with others", together)
+        if rank in seen:
+            raise InputError(f"{seen[rank]} and {name} are both rank {rank}, so they are not one run", together)
         seen[rank] = name
     if len({trace.metadata.world_size for trace in traces}) > 1:
-        raise InputError("the traces come from runs of different world sizes", "give the ranks of one run together")
+        raise InputError("the traces come from runs of different world sizes", together)
 
 
 def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFacts, list[DeviceAnalysis]]:
@@ -139,7 +145,10 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     limits = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
-    for device in sorted(activity.table["device"].unique()) or [_first_device(trace)]:
+    on = sorted(activity.table["device"].unique()) or [_first_device(trace)]
+    if len(on) > MOST_DEVICES:
+        raise UnsupportedTraceError(f"{trace.source.name} holds kernels of {len(on)} devices, more than one run has")
+    for device in on:
         rows = (activity.table["device"] == device).to_numpy()
         if activity.on_cpu:
             info = devices.describe_cpu(trace.metadata, limits)
@@ -162,6 +171,12 @@ def _first_device(trace: Trace) -> int:
     return trace.metadata.devices[0].id if trace.metadata.devices else 0
 
 
+def _beats_bandwidth(table: pd.DataFrame) -> int:
+    """Kernels whose bytes need clearly longer than they took: a cache served them, or their bytes are counted wrong."""
+    kernels = table[table["kind"] == KERNEL]
+    return int((kernels["memory_ns"] > 1.05 * kernels["duration_ns"]).sum())
+
+
 def _lacks_limits(device: devices.DeviceInfo) -> bool:
     """Whether a GPU is neither in the catalogue nor described well enough by the user."""
     described = bool(device.peaks_tflops) and device.bandwidth_gbs is not None
@@ -177,6 +192,9 @@ def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
     """What contradicts the limits: said, because a peak or a work model must then be wrong."""
     beats = sum(device.ledger.beats_peak for device in analysed)
     notes = [Note("kernel_beats_compute_peak", "warning", beats)] if beats else []
+    cached = sum(_beats_bandwidth(device.timeline.table) for device in analysed)
+    if cached:
+        notes.append(Note("kernel_beats_bandwidth", "info", cached))
     if not any(len(device.timeline.table) for device in analysed):
         notes.append(Note("no_device_activity", "error"))
     if any(_lacks_limits(device.timeline.device) for device in analysed):

@@ -1,7 +1,8 @@
 """Where each kernel stands against the roofline, grouped by name and phase.
 
 Attainable speed is min(peak, arithmetic intensity x bandwidth) (Williams, Waterman, Patterson, CACM 2009); in time: a
-kernel needs at least max(F / peak, Q / bandwidth), and what it takes beyond that is wasted. F and Q are sums over the
+kernel needs at least max(F / peak, Q / bandwidth), and what it takes beyond that is wasted; one that beats its ideal,
+because a cache served it, wasted nothing. F and Q are sums over the
 executions whose work is known; where some executions are unknown the totals are unknown too, while the achieved rates
 still come from the known ones.
 """
@@ -28,6 +29,7 @@ SUMMED = (
     "memory",
     "both_time",
     "ideal",
+    "wasted",
 )
 
 
@@ -41,6 +43,7 @@ def grid_fill(timeline: Timeline) -> np.ndarray:
         return fill
     valid = row >= 0
     blocks = kernel["blocks_per_sm"].to_numpy(np.float64)[row[valid]]
+    blocks[blocks <= 0] = np.nan
     if timeline.device.num_sms:
         grid = kernel[["grid_x", "grid_y", "grid_z"]].to_numpy(np.float64)[row[valid]]
         computed = np.where((grid > 0).all(axis=1), grid.prod(axis=1) / timeline.device.num_sms, np.nan)
@@ -56,6 +59,7 @@ def _columns(timeline: Timeline) -> pd.DataFrame:
     compute, memory = table["compute_ns"].to_numpy(np.float64), table["memory_ns"].to_numpy(np.float64)
     has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(size)
     has_ideal = ~np.isnan(compute) & ~np.isnan(memory)
+    ideal = np.where(has_ideal, np.maximum(np.nan_to_num(compute), np.nan_to_num(memory)), 0.0)
     fill = grid_fill(timeline)
     return pd.DataFrame({
         "name": table["name"].to_numpy(), "phase": table["phase"].to_numpy(), "call": table["call"].to_numpy(),
@@ -64,7 +68,8 @@ def _columns(timeline: Timeline) -> pd.DataFrame:
         "flops_time": np.where(has_flops, duration, 0.0), "bytes_time": np.where(has_bytes, duration, 0.0),
         "compute": np.nan_to_num(compute), "memory": np.nan_to_num(memory),
         "both_time": np.where(has_ideal, duration, 0.0),
-        "ideal": np.where(has_ideal, np.maximum(np.nan_to_num(compute), np.nan_to_num(memory)), 0.0),
+        "ideal": ideal,
+        "wasted": np.where(has_ideal, np.maximum(duration - ideal, 0.0), 0.0),
         "fill_time": np.where(np.isnan(fill), 0.0, duration), "filled": np.nan_to_num(fill) * duration,
         "category": table["category"].to_numpy(), "role": table["role"].to_numpy(), "dtype": table["dtype"].to_numpy(),
         "tensor_core": table["tensor_core"].to_numpy(), "source": table["source"].to_numpy(),
@@ -109,7 +114,7 @@ def _rates(total: pd.DataFrame) -> pd.DataFrame:
     total["achieved_tflops"] = total["flops_known"] / total["flops_time"].where(total["flops_time"] > 0) / 1e3
     total["achieved_gbs"] = total["bytes_known"] / total["bytes_time"].where(total["bytes_time"] > 0)
     total["grid_fill"] = total["filled"] / total["fill_time"].where(total["fill_time"] > 0)
-    total["wasted_ns"] = (duration - total["ideal"]).where(ideal_all)
+    total["wasted_ns"] = total["wasted"].where(ideal_all)
     total["bound"] = _bound(total, ideal_all)
     return total
 

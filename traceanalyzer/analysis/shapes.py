@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 
 Dims = tuple[int, ...]
+
+MOST_ELEMENTS = 2**53
+"""No tensor has more elements than a float counts exactly; a shape beyond that is damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +72,39 @@ def numel(shape: Dims) -> int:
     return prod(shape)
 
 
+def _possible(shape: object) -> bool:
+    """Whether a recorded shape, or list of shapes, can be that of tensors."""
+    if not isinstance(shape, tuple):
+        return False
+    if any(isinstance(n, tuple) for n in shape):
+        return all(_possible(inner) for inner in shape)
+    if not all(type(n) is int and 0 <= n <= MOST_ELEMENTS for n in shape):
+        return False
+    return prod(shape) <= MOST_ELEMENTS
+
+
 def _freeze(value: object) -> object:
     return tuple(_freeze(v) for v in value) if isinstance(value, list) else value
 
 
-@cache
+@lru_cache(maxsize=65_536)
 def _parsed(text: str) -> tuple[object, ...]:
     try:
         value = json.loads(text) if text else []
-    except ValueError:
+        return tuple(_freeze(v) for v in value) if isinstance(value, list) else ()
+    except (ValueError, RecursionError):
         return ()
-    return tuple(_freeze(v) for v in value) if isinstance(value, list) else ()
 
 
-@cache
+@lru_cache(maxsize=65_536)
 def signature(dims: str, types: str, concrete: str, strides: str) -> Signature:
-    """Parse the four recorded JSON texts of one op; text that cannot be parsed reads as nothing recorded."""
+    """Parse the four recorded JSON texts of one op.
+
+    Text that cannot be parsed reads as nothing recorded; so do the shapes of a call with one that cannot be.
+    """
+    shapes = _parsed(dims)
     return Signature(
-        dims=_parsed(dims),
+        dims=shapes if all(map(_possible, shapes)) else (),
         types=tuple(str(t) for t in _parsed(types)),
         concrete=tuple(str(c) for c in _parsed(concrete)),
         strides=_parsed(strides),

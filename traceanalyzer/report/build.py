@@ -159,15 +159,18 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
     def share(bucket: str) -> float | None:
         return float(by_bucket.get(bucket, 0)) / duration if duration else None
 
-    decode = phase is not None and phase.phase == "decode"
+    step_ns = phase.step_ns[1] if phase and phase.step_ns else None
+    ratio = floor.ratio if floor and phase and phase.phase == "decode" else None
+    if ratio and floor:
+        step_ns = floor.measured_ns
     text = strings.headline(
         facts.bound,
         strings.HeadlineFacts(
             workload=run.workload,
             phase=phase.phase if phase else None,
             time_share=phase.time_share if phase else None,
-            step_us=us(phase.step_ns[1]) if phase and phase.step_ns else None,
-            floor_ratio=floor.ratio if floor and decode else None,
+            step_us=us(step_ns),
+            floor_ratio=ratio,
             bandwidth_share=phase.bandwidth_share if phase else None,
             compute_share=phase.compute_share if phase else None,
             idle_share=phase.idle_share if phase else _whole_idle_share(main),

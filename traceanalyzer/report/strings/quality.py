@@ -44,6 +44,9 @@ QUALITY: Mapping[str, str] = {
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
+    "kernel_beats_bandwidth": "{count} kernel{s} moved bytes faster than the memory can: caches served them, or the "
+    "bytes are counted too high.",
+    "ranks_not_given": "{count} other rank{s} of this run {were} not given: a slower one may be among them.",
     "no_device_activity": "Nothing that ran on the GPU survived in this file: there are no times to analyse.",
     "stacks_slow_the_host": "Python stacks were recorded, which slows the host: idle time and step times are longer "
     "than without the profiler.",

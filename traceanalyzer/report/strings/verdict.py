@@ -17,7 +17,8 @@ from traceanalyzer.report.strings.labels import PHASES
 class HeadlineFacts:
     """What a headline may quote; None where it is not known. Shares are of the phase's time, or of a peak.
 
-    `phase` is the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound follows from
+    `step_us` is the step's time, or where `floor_ratio` is known the time that is set against the floor. `phase` is
+    the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound follows from
     `tokens_per_step` against the `ridge` (FLOP per byte), because the work of the kernels is not recorded. `no_peaks`:
     the limits of the device are not known.
     """
@@ -100,10 +101,12 @@ _OPENINGS: Mapping[str, str] = {
 
 
 def _by_tokens(subject: str, facts: HeadlineFacts) -> str:
-    tokens = f"{facts.tokens_per_step:,.0f}" if facts.tokens_per_step is not None else "few"
+    count = facts.tokens_per_step
+    tokens = "few tokens per step are" if count is None else f"{count:,.0f} tokens per step are"
+    tokens = "1 token per step is" if count == 1 else tokens
     ridge = f"{facts.ridge:,.0f} FLOP per byte" if facts.ridge is not None else "ridge of this GPU"
     return (
-        f"{subject} is most likely bound by memory bandwidth: {tokens} tokens per step are far below the {ridge} "
+        f"{subject} is most likely bound by memory bandwidth: {tokens} far below the {ridge} "
         "this GPU needs to be bound by compute; the work of its kernels is not recorded."
     )
 
@@ -134,7 +137,8 @@ def _step_sentence(facts: HeadlineFacts) -> list[str]:
         return []
     if not fmt.known(facts.floor_ratio):
         return [f"A step takes {fmt.duration(facts.step_us)}."]
-    return [f"A step takes {fmt.duration(facts.step_us)}, {fmt.factor(facts.floor_ratio)} its floor."]
+    step, ratio = fmt.duration(facts.step_us), fmt.factor(facts.floor_ratio)
+    return [f"A step takes {step} from start to start, {ratio} its floor."]
 
 
 def _clause(template: str, share: float | None) -> str | None:
