@@ -103,7 +103,7 @@ class Recording:
     def kernel(
         self, category: str, name: str = "", *, launch: int | None = None, launched: bool = True, recorded: bool = True,
         duration: int = 10_000, stream: int = 7, device: int = 0, thread: int = 1, role: str = "",
-        grid_x: int = MISSING, op: int = MISSING, **sizes: int,
+        grid_x: int = MISSING, op: int = MISSING, estimated: bool = False, **sizes: int,
     ) -> None:  # fmt: skip
         """A kernel and its launch. `launched=False`: from before the window; `recorded=False`: its record is lost."""
         row = self.launch(thread=thread) if launch is None and launched else launch
@@ -125,7 +125,8 @@ class Recording:
                 "grid_x": grid_x,
             }
         )
-        work = {"category": category, "role": role or category} | {c: sizes.get(c, MISSING) for c in INTEGERS}
+        work = {"category": category, "role": role or category, "estimated": estimated}
+        work |= {column: sizes.get(column, MISSING) for column in INTEGERS}
         self.rows.append(work | {"launch": MISSING if row is None else row, "op": op})
 
     def gemm(self, m: int, n: int, k: int, **more: Any) -> None:
@@ -194,6 +195,7 @@ class Recording:
         work = work.assign(
             category=pd.Series([row["category"] for row in rows], dtype=object),
             role=pd.Series([row["role"] for row in rows], dtype=object),
+            estimated=np.array([row["estimated"] for row in rows], np.bool_),
         )
         return trace, Activity(table, on_cpu=False), work
 

@@ -170,3 +170,29 @@ def test_decode_steps_that_differ_are_a_mixed_mode():
     with r.annotate("step[DECODE bs=4]"):
         r.forward(4, 4)
     assert find(*r.build()).facts.graph_mode == "mixed"
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_work_that_assumes_equal_lengths_is_noted(training):
+    r = Recording()
+    if training:
+        training_step(r)
+    r.forward(8, 8, estimated=True)
+    r.forward(8, 8)
+    kernels = 4 * 6  # of four layers with six kernels each
+    notes = [note for note in find(*r.build()).facts.notes if note.code == "estimated_work"]
+    assert [(note.severity, note.count) for note in notes] == [("info", kernels)]
+
+
+def test_exact_work_is_not_noted():
+    r = Recording()
+    r.forward(8, 8)
+    assert not find(*r.build()).facts.notes
+
+
+def test_kernels_that_share_a_launch_are_a_replay_whatever_the_call_is_named():
+    r = Recording()
+    for _ in range(3):
+        r.graph(name="hipLaunchSomethingNew")
+        r.kernel("sampling", "argmax")
+    assert find(*r.build()).facts.graph_mode == "full"

@@ -78,7 +78,7 @@ def step_hints(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> li
     chosen = rows["category"].isin(("attention", "ssm")).to_numpy() & (group >= 0)
     names = np.unique(rows["name"].to_numpy()[chosen]).tolist()
     hints = {code: name_hint(trace.text(code)) for code in names}
-    votes = rows[chosen].assign(group=group[chosen])
+    votes = rows.loc[chosen, ["name", "role", "grid_x"]].assign(group=group[chosen])
     votes["phase"] = votes["name"].map({code: hint[0] for code, hint in hints.items()})
     votes["strength"] = votes["name"].map({code: hint[1] for code, hint in hints.items()})
     combine = votes["role"].str.contains("combine")
@@ -113,9 +113,10 @@ def _tally(votes: pd.DataFrame, groups: int) -> list[tuple[str, str]]:
 
 def _only_gemv(rows: pd.DataFrame, group: Ints, groups: int) -> Bools:
     """Steps whose matrix products are mostly vector kernels: one token per step."""
-    gemm = rows["category"].isin(GEMM).to_numpy() & (group >= 0)
-    share = (rows["category"][gemm] == "gemv").groupby(group[gemm]).mean()
-    return (share.reindex(range(groups)).fillna(0.0) > 0.5).to_numpy()
+    vector = (rows["category"] == "gemv").to_numpy() & (group >= 0)
+    product = rows["category"].isin(GEMM).to_numpy() & (group >= 0)
+    mostly: Bools = 2 * np.bincount(group[vector], minlength=groups) > np.bincount(group[product], minlength=groups)
+    return mostly
 
 
 def contrasts(rows: pd.DataFrame, group: Ints, layers: Ints) -> Floats:

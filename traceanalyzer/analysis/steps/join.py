@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
@@ -72,7 +71,7 @@ def read_labels(trace: Trace) -> LabelTable:
 
 
 def labelled_steps(
-    table: LabelTable, activity: Activity, submission: Submission, category: npt.NDArray[np.object_]
+    table: LabelTable, activity: Activity, submission: Submission, category: pd.Categorical
 ) -> LabelledSteps | None:
     """Join activity to step labels; None where no step label has any.
 
@@ -173,10 +172,10 @@ def _lanes(device: pd.Series, stream: pd.Series) -> Ints:
     return lanes
 
 
-def _tails(group: Ints, submission: Submission, category: npt.NDArray[np.object_]) -> Ints:
+def _tails(group: Ints, submission: Submission, category: pd.Categorical) -> Ints:
     """Give rows launched after a step's range, before the next, to that step up to its last sampling kernel."""
     out = group.copy()
-    tail = np.isin(category.astype(str), TAIL)
+    tail = category.isin(TAIL)
     for thread in np.unique(submission.thread[submission.known]).tolist():
         rows = np.flatnonzero(submission.thread == thread)
         rows = rows[np.argsort(submission.time_ns[rows], kind="stable")]
@@ -186,8 +185,10 @@ def _tails(group: Ints, submission: Submission, category: npt.NDArray[np.object_
         inside = np.maximum.accumulate(np.where(out[rows] >= 0, position, -1))
         previous = np.where(inside >= 0, out[rows][inside], MISSING)
         gap = (out[rows] < 0) & (inside >= 0)
-        last_tail = pd.Series(np.where(gap & tail[rows], position, -1)).groupby(inside).transform("max").to_numpy()
-        take = gap & (position <= last_tail)
+        last_tail = np.full(len(rows), -1, np.int64)
+        tails = position[gap & tail[rows]]
+        last_tail[inside[tails]] = tails  # in order, so the last one stays
+        take = gap & (position <= last_tail[inside])
         out[rows[take]] = previous[take]
     return out
 

@@ -47,6 +47,11 @@ class Plan:
         """How many there are."""
         return len(self.labels)
 
+    @property
+    def labelled(self) -> Bools:
+        """Which of them a label names."""
+        return np.array([label is not None for label in self.labels], np.bool_)
+
 
 def from_labels(labelled: LabelledSteps, rows: pd.DataFrame, inputs: Inputs) -> Plan:
     """The plan that step labels give. A label known from the device side only was not recorded whole."""

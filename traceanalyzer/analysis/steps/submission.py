@@ -10,7 +10,6 @@ What could be wrong with it: launches from helper threads carry no step of their
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.attribution import GRAPH_LAUNCH, replayed
 from traceanalyzer.analysis.steps.model import Bools, Ints
 from traceanalyzer.trace.tables import MISSING, Trace
 
-_KERNEL_LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel|GraphLaunch")
-_GRAPH_LAUNCH = re.compile(r"GraphLaunch")
+_KERNEL_LAUNCH = re.compile(rf"Launch(?:Cooperative)?Kernel|{GRAPH_LAUNCH}")
 
 
 @dataclass(frozen=True)
@@ -69,20 +68,21 @@ def unanswered_launches(trace: Trace, activity: Activity) -> Ints:
 
     Empty where no activity has a launch at all: then the trace has no correlations, and absence says nothing.
     """
-    seen = np.unique(activity.table["launch"].to_numpy(np.int64))
-    if activity.on_cpu or not (seen >= 0).any():
+    launch = activity.table["launch"].to_numpy(np.int64)
+    answered = np.zeros(len(trace.launches), np.bool_)
+    answered[launch[launch >= 0]] = True
+    if activity.on_cpu or not answered.any():
         return np.empty(0, np.int64)
-    rows = np.flatnonzero(launch_names(trace, _KERNEL_LAUNCH))
-    return rows[~np.isin(rows, seen)]
+    return np.flatnonzero(launch_names(trace, _KERNEL_LAUNCH) & ~answered)
 
 
 def graph_launched(trace: Trace, activity: Activity) -> Bools:
-    """Which activity rows a graph launch started."""
+    """Which activity rows a recorded graph launch replayed."""
     launch = activity.table["launch"].to_numpy(np.int64)
-    graphs = launch_names(trace, _GRAPH_LAUNCH)
-    out = np.zeros(len(launch), np.bool_)
-    out[launch >= 0] = graphs[launch[launch >= 0]]
-    return out
+    if activity.on_cpu:
+        return np.zeros(len(launch), np.bool_)
+    found: Bools = replayed(trace, launch) & (launch >= 0)
+    return found
 
 
 class SpanMap:
@@ -94,9 +94,8 @@ class SpanMap:
 
     def __init__(self, spans: pd.DataFrame) -> None:
         """Sort the intervals once, thread by thread."""
-        self._edges: Mapping[int, tuple[Ints, Ints]] = {
-            int(str(thread)): _edges(group) for thread, group in spans.groupby("thread", sort=False)
-        }
+        threads = spans["thread"].to_numpy(np.int64)
+        self._edges = {key: _edges(spans[threads == key]) for key in np.unique(threads).tolist()}
 
     def locate(self, thread: npt.NDArray[np.int64], time_ns: npt.NDArray[np.int64]) -> Ints:
         """The owner of the innermost interval around each (thread, time), MISSING outside all."""

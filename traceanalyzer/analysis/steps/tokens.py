@@ -12,11 +12,11 @@ many, so the weighted mode carries them; expert GEMMs under routing may split M 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
-from traceanalyzer.analysis.steps.model import Ints
+from traceanalyzer.analysis.kernels import HELPER_ROLES
+from traceanalyzer.analysis.steps.model import Bools, Ints
 from traceanalyzer.analysis.steps.submission import Submission
 from traceanalyzer.trace.tables import MISSING, Trace
 
@@ -30,32 +30,41 @@ _MIN_WEIGHT = 16
 _COLUMNS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads")
 
 
-def step_rows(trace: Trace, activity: Activity, work: pd.DataFrame, submission: Submission) -> pd.DataFrame:
+def step_rows(
+    trace: Trace, activity: Activity, work: pd.DataFrame, category: pd.Categorical, submission: Submission
+) -> pd.DataFrame:
     """One row per executed call, in order of submission: what every later question about steps is asked of.
 
-    Columns: row (in Activity.table), thread, time_ns, name, category, role, duration_ns, grid_x and the dimensions
-    m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that was recorded in several pieces is one row.
+    Columns: row (in Activity.table), thread, time_ns, start_ns, name, category and role (categorical), duration_ns,
+    grid_x, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that was recorded
+    in several pieces is one row.
     """
     table = activity.table
-    frame = pd.DataFrame(
+    start = table["start_ns"].to_numpy(np.int64)
+    time = np.where(submission.known, submission.time_ns, start)
+    order = np.lexsort((start, time))
+    call = table["call"].to_numpy(np.int64)[order]
+    order = order[~pd.Series(call).duplicated().to_numpy()]
+
+    def taken(column: pd.Series) -> Ints:
+        return column.to_numpy(np.int64)[order]
+
+    return pd.DataFrame(
         {
-            "row": np.arange(len(table), dtype=np.int64),
-            "thread": submission.thread,
-            "time_ns": np.where(submission.known, submission.time_ns, table["start_ns"].to_numpy(np.int64)),
-            "start_ns": table["start_ns"].to_numpy(np.int64),
-            "name": table["name"].to_numpy(np.int64),
-            "category": work["category"].fillna("other").astype(str).to_numpy(),
-            "role": work["role"].fillna("").astype(str).to_numpy(),
-            "duration_ns": table["duration_ns"].to_numpy(np.int64),
-            "grid_x": _grid(trace, table["kernel"].to_numpy(np.int64)),
-            "call": table["call"].to_numpy(np.int64),
-        }
+            "row": order,
+            "thread": submission.thread[order],
+            "time_ns": time[order],
+            "start_ns": start[order],
+            "name": taken(table["name"]),
+            "category": category[order],
+            "role": pd.Categorical(work["role"])[order],
+            "duration_ns": taken(table["duration_ns"]),
+            "grid_x": _grid(trace, taken(table["kernel"])),
+            "call": taken(table["call"]),
+            **{column: taken(work[column]) for column in _COLUMNS},
+        },
+        copy=False,
     )
-    for column in _COLUMNS:
-        frame[column] = work[column].to_numpy(np.int64)
-    frame = frame.sort_values(["time_ns", "start_ns"], kind="stable")
-    first = ~frame["call"].duplicated()
-    return frame[first].reset_index(drop=True)
 
 
 def _grid(trace: Trace, kernel: Ints) -> Ints:
@@ -65,7 +74,7 @@ def _grid(trace: Trace, kernel: Ints) -> Ints:
     return out
 
 
-def lm_head(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+def lm_head(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...]) -> Bools:
     """Which rows are the projection onto the vocabulary: at most one per step, its last GEMM of that width.
 
     Without a known vocabulary: the widest GEMM of a step, where it runs once and every other shape at least twice.
@@ -98,7 +107,7 @@ def _linears(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
         & (rows["batch"].to_numpy() <= 1)
         & (group >= 0)
     )
-    frame = rows[keep]
+    frame = rows.loc[keep, ["m", "n", "k"]]
     return frame.assign(group=group[keep], position=np.flatnonzero(keep))
 
 
@@ -111,27 +120,29 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
     head = lm_head(rows, group, vocabularies)
     linear = _linears(rows, np.where(head, MISSING, group))
     attention = _attention(rows, group)
-    placed = rows[group >= 0].assign(group=group[group >= 0])
-    writes = placed[(placed["category"] == "kv_cache") & (placed["grid_x"] > 0)]
+    category, role = rows["category"], rows["role"]
+    write = (category == "kv_cache").to_numpy()
+    writes = rows.loc[write & (rows["grid_x"] > 0).to_numpy() & (group >= 0), ["grid_x"]]
+    writes = writes.assign(group=group[writes.index])
     measured: dict[str, pd.Series] = {
         "tokens": _mode(linear, "m", linear["n"] * linear["k"]),
-        "logits": rows[head].assign(group=group[head]).groupby("group")["m"].max(),
+        "logits": rows.loc[head, ["m"]].assign(group=group[head]).groupby("group")["m"].max(),
         "written": _mode(writes, "grid_x", pd.Series(1, index=writes.index)),
         **{column: attention[column] for column in ("q", "k", "batch")},
     }
-    category = placed["category"]
+    none = role.isin([name for name in role.cat.categories if name in HELPER_ROLES or name.startswith("backward")])
     counted = {
-        "attention": (category == "attention") & ~placed["role"].str.contains("combine|metadata|backward"),
-        "kv_writes": category == "kv_cache",
-        "gemms": category.isin(GEMM),
-        "convs": category == "conv",
-        "samples": (category == "sampling") & _after_head(placed, head[group >= 0]),
-        "layer_rows": category.isin(LAYER),
-        "attention_rows": category.isin(("attention", "kv_cache")),
-        "kernels": category.notna(),
+        "attention": ((category == "attention") & ~none).to_numpy(),
+        "kv_writes": write,
+        "gemms": category.isin(GEMM).to_numpy(),
+        "convs": (category == "conv").to_numpy(),
+        "samples": (category == "sampling").to_numpy() & _after_head(group, head, groups),
+        "layer_rows": category.isin(LAYER).to_numpy(),
+        "attention_rows": category.isin(("attention", "kv_cache")).to_numpy(),
+        "kernels": np.ones(len(rows), np.bool_),
     }
     out = {name: _aligned(series, groups, MISSING) for name, series in measured.items()}
-    out |= {name: _aligned(placed[rows_].groupby("group").size(), groups, 0) for name, rows_ in counted.items()}
+    out |= {name: np.bincount(group[of & (group >= 0)], minlength=groups) for name, of in counted.items()}
     out["eager_attention"] = _aligned(attention["pairs"], groups, 0)
     out["q"] = _unfolded(out["q"], out["batch"], out["tokens"])
     return out | {"layers": _layers(out)}
@@ -149,11 +160,13 @@ def _aligned(series: pd.Series, groups: int, absent: int) -> Ints:
     return series.reindex(range(groups)).fillna(absent).to_numpy(np.int64)
 
 
-def _after_head(placed: pd.DataFrame, head: npt.NDArray[np.bool_]) -> pd.Series:
+def _after_head(group: Ints, head: Bools, groups: int) -> Bools:
     """Which rows come after their step's lm_head."""
-    position = pd.Series(np.arange(len(placed)), index=placed.index)
-    first = position.where(head).groupby(placed["group"]).transform("min")
-    return position > first
+    first = np.full(groups + 1, len(group), np.int64)  # the last is for rows without a step
+    found = np.flatnonzero(head)
+    np.minimum.at(first, group[found], found)
+    after: Bools = np.arange(len(group)) > first[group]
+    return after
 
 
 def _layers(counts: dict[str, Ints]) -> Ints:
@@ -193,7 +206,7 @@ def _eager_attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
     The first of each pair is returned; `batch` is MISSING, since heads and sequences are one dimension there.
     """
     keep = rows["category"].isin(GEMM).to_numpy() & (rows["batch"].to_numpy() > 1) & (group >= 0)
-    frame = rows[keep].assign(group=group[keep]).reset_index(drop=True)
+    frame = rows.loc[keep, ["m", "n", "k", "batch", "duration_ns"]].assign(group=group[keep]).reset_index(drop=True)
     following = frame.shift(-1)
     pair = (
         (frame["m"] == following["m"])
@@ -214,11 +227,11 @@ def _eager_attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
     )
 
 
-def _second_of_pair(pair: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _second_of_pair(pair: Bools) -> Bools:
     """The odd ones of a run of matches: with d = k every second GEMM would pair with the next layer's first."""
     starts = np.flatnonzero(np.diff(pair.astype(np.int8), prepend=0) == 1)
     run_start = np.zeros(len(pair), np.int64)
     run_start[starts] = starts
     offset = np.arange(len(pair)) - np.maximum.accumulate(run_start)
-    odd: npt.NDArray[np.bool_] = pair & (offset % 2 == 1)
+    odd: Bools = pair & (offset % 2 == 1)
     return odd

@@ -1,0 +1,153 @@
+"""What is known of the steps of one trace before any of them is judged, and what can be asked of it.
+
+What could be wrong with it: "usual" (layers of a step, graph launches) is said of the steps that were recorded; where
+most of a recording is unusual, the usual looks odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.steps import tokens
+from traceanalyzer.analysis.steps.inputs import Inputs
+from traceanalyzer.analysis.steps.join import LabelTable
+from traceanalyzer.analysis.steps.model import Bools, Ints
+from traceanalyzer.analysis.steps.plan import Plan
+from traceanalyzer.analysis.steps.sequence import Order, read_order
+from traceanalyzer.analysis.steps.submission import SpanMap, unanswered_launches
+from traceanalyzer.trace.tables import MISSING, USER, Trace
+
+_LOST = 0.01
+"""Share of a step's launches without a recorded kernel beyond which the step was not recorded whole."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The groups of a plan and what was measured of them; by group unless said otherwise.
+
+    rows: from `tokens.step_rows`; graph: which activity rows a graph launch replayed; facts: from `tokens.facts`, q as
+    the looked-up input says it; ids: tokens, batch and length of the input, MISSING where there is none; sequence: the
+    groups in order of submission; order: what only that order tells.
+    """
+
+    trace: Trace
+    activity: Activity
+    labels: LabelTable
+    rows: pd.DataFrame
+    graph: Bools
+    plan: Plan
+    facts: dict[str, Ints]
+    ids: dict[str, Ints]
+    sequence: Ints
+    order: Order
+
+
+def measured(
+    trace: Trace, activity: Activity, labels: LabelTable, rows: pd.DataFrame, inputs: Inputs, graph: Bools, plan: Plan
+) -> Measured:
+    """Measure the groups of a plan."""
+    facts = tokens.facts(rows, plan.rows, inputs.vocabularies, plan.groups)
+    ids = {column: _of_input(plan, inputs, column) for column in ("tokens", "batch", "length")}
+    length, q = ids["length"], facts["q"]
+    facts["q"] = np.where((length > 0) & (q > 0) & (q % np.maximum(length, 1) == 0), length, q)
+    sequence = _sequence(rows, plan)
+    back = np.argsort(sequence, kind="stable")
+    found = read_order(facts["q"][sequence], facts["k"][sequence])
+    order = Order(
+        found.context[back], found.padded[back], found.repeated[back], found.growing[back], found.recomputed[back]
+    )
+    return Measured(trace, activity, labels, rows, graph, plan, facts, ids, sequence, order)
+
+
+def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
+    out = np.full(plan.groups, MISSING, np.int64)
+    has = plan.input != MISSING
+    out[has] = inputs.frame[column].to_numpy(np.int64)[plan.input[has]]
+    return out
+
+
+def _sequence(rows: pd.DataFrame, plan: Plan) -> Ints:
+    """Groups in order of submission."""
+    placed = plan.rows >= 0
+    first = np.full(plan.groups, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, plan.rows[placed], rows["time_ns"].to_numpy(np.int64)[placed])
+    return np.argsort(first, kind="stable")
+
+
+def are_steps(known: Measured) -> Bools:
+    """Groups that are steps: labelled, or with something only a language model's forward pass has."""
+    facts = known.facts
+    attention = facts["attention"] + facts["kv_writes"] + facts["eager_attention"] > 0
+    layered = (known.plan.input != MISSING) & (facts["gemms"] > 0)
+    seen = np.zeros(known.plan.groups, np.bool_)
+    seen[known.plan.activity[known.plan.activity >= 0]] = True
+    kept: Bools = seen & (known.plan.labelled | attention | layered)
+    return kept
+
+
+def words(known: Measured) -> list[str | None]:
+    """The phase word of a named range that holds most of a group's rows."""
+    frame = known.labels.of(("word",), USER)
+    named = [label.phase is not None for label in known.labels.labels]
+    frame = frame[[named[i] for i in frame["label"].tolist()]] if len(frame) else frame
+    out: list[str | None] = [None] * known.plan.groups
+    if not len(frame):
+        return out
+    spans = SpanMap(frame.assign(owner=frame["label"]))
+    found = spans.locate(known.rows["thread"].to_numpy(np.int64), known.rows["time_ns"].to_numpy(np.int64))
+    placed = known.plan.rows >= 0
+    shares = pd.crosstab(known.plan.rows[placed], found[placed], normalize="index")
+    for group in shares.index.tolist():
+        best = int(shares.loc[group].idxmax())
+        if best != MISSING and shares.loc[group, best] > 0.5:
+            out[group] = known.labels.labels[best].phase
+    return out
+
+
+def whole_graphs(known: Measured) -> Bools:
+    """Groups of which one graph launch started at least half."""
+    group = known.plan.activity
+    launch = known.activity.table["launch"].to_numpy(np.int64)
+    inside = known.graph & (group >= 0)
+    every = np.arange(known.plan.groups)
+    launches = pd.Series(launch[inside]).groupby(group[inside]).nunique().reindex(every).fillna(0).to_numpy()
+    replayed = np.bincount(group[inside], minlength=known.plan.groups)
+    ran = np.bincount(group[group >= 0], minlength=known.plan.groups)
+    whole: Bools = (launches == 1) & (2 * replayed >= ran)
+    return whole
+
+
+def encoders(known: Measured) -> Bools:
+    """Unlabelled passes without an lm_head over equal q and k, before passes with one that do not continue them."""
+    facts, sequence = known.facts, known.sequence
+    q, k = facts["q"][sequence], facts["k"][sequence]
+    if known.plan.how == "annotation":
+        return np.zeros(known.plan.groups, np.bool_)
+    logits = facts["logits"][sequence] > 0
+    later = np.append(np.cumsum(logits[::-1])[::-1][1:] > 0, False)
+    continued = np.append(k[1:] == k[:-1] + q[1:], False)
+    out = np.zeros(known.plan.groups, np.bool_)
+    out[sequence] = ~logits & later & (q == k) & (q > 1) & ~continued
+    out &= known.plan.opened | (facts["convs"] > 0)
+    return out
+
+
+def are_complete(known: Measured) -> Bools:
+    """Steps recorded whole: both ends seen (or as many layers as other full steps), no kernels lost."""
+    count = known.facts["layers"]
+    usual = int(np.bincount(count[count > 0]).argmax()) if (count > 0).any() else 0
+    full = (count == usual) & (count == count.max(initial=0)) & ((count == usual).sum() > 1) & (usual > 0)
+    heads = known.facts["logits"] > 0
+    tail = heads | (heads.mean() <= 0.5) if len(heads) else heads
+    seen = (known.plan.opened | full) & (known.plan.closed | (full & tail))
+    rows = unanswered_launches(known.trace, known.activity)
+    launches = known.trace.launches
+    lost = known.plan.locate(launches["thread"].to_numpy(np.int64)[rows], launches["start_ns"].to_numpy(np.int64)[rows])
+    missing = np.bincount(lost[lost >= 0], minlength=known.plan.groups)
+    ran = known.facts["kernels"]
+    whole: Bools = seen & (missing <= _LOST * (ran + missing))
+    return whole
