@@ -82,7 +82,8 @@ class DeviceInfo:
     @property
     def vector_peaks_tflops(self) -> dict[str, float]:
         """Peaks of the vector units, by dtype."""
-        return dict(sorted(self.gpu.vector_tflops.items())) if self.gpu else {}
+        given = {d: peak for d, peak in self.overrides.peaks_tflops.items() if d not in TENSOR_DTYPES}
+        return dict(sorted({**(self.gpu.vector_tflops if self.gpu else {}), **given}.items()))
 
     @property
     def achievable_tflops(self) -> dict[str, float]:
