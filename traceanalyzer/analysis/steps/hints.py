@@ -26,8 +26,12 @@ from traceanalyzer.trace.tables import Trace
 _BOTH = 0.25
 """Share of the rarer family among the commoner one from which a step holds both phases."""
 
-_FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<.*?>\s*,\s*((?:(?:true|false|\d+)\s*,?\s*)+)>")
-_FA3 = re.compile(r"CollectiveMainloopFwdSm\d+<.*?Sm\d+\s*,\s*((?:(?:true|false)\s*,\s*)+)")
+_MOST_CHARACTERS = 2000
+"""How much of a kernel's name is read."""
+_FA2 = re.compile(
+    r"flash_fwd(_splitkv)?_kernel<.*?>\s*,\s*((?:true|false|\d+)(?:\s*,\s*(?:true|false|\d+))*)\s*>", re.ASCII
+)
+_FA3 = re.compile(r"CollectiveMainloopFwdSm\d+<.*?Sm\d+\s*,\s*((?:(?:true|false)\s*,\s*)+)", re.ASCII)
 _FA3_SPLIT = 10
 _FLASHINFER = re.compile(r"KernelTraits<\(flashinfer::MaskMode\)(\d)\s*,\s*(\d+)u")
 _TILED = re.compile(r"flash_fwd(_splitkv)?_kernel|fmha_cutlassF")
@@ -45,6 +49,7 @@ def template_hint(name: str) -> str:
     (Split) only for short queries. FlashInfer picks a query tile of 16 for one token, 128 for a prompt. The argument
     orders are those of the kernels' own templates.
     """
+    name = name[:_MOST_CHARACTERS]
     flags = _FA2.search(name)
     if flags:
         values = [value.strip() for value in flags.group(2).split(",")]

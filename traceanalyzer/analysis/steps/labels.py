@@ -13,14 +13,15 @@ Grammars, each taken from the engine's own source or from a recorded trace:
     capture     capture_32_FULL: graph capture, nothing of it runs
 
 What could be wrong with it: engines change their labels without notice. A label that no grammar matches is no label;
-in particular it never means decode.
+in particular it never means decode. Nor is one with a number that counts nothing: more than `_MOST`, or not in ASCII
+digits.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import isnan, nan
 from typing import Literal
 
@@ -48,14 +49,20 @@ class Label:
     padded_tokens: float = nan
 
 
-_VLLM = re.compile(r"^execute_context_(\d+)\((\d+)(?:_\d+)?\)_generation_(\d+)\((\d+)(?:_\d+)?\)")
+_MOST_CHARACTERS = 500
+"""How much of a name is read: engines shorten theirs, and a grammar must end within it."""
+_MOST = 2**53
+"""The largest count a float holds exactly; no step has more of anything."""
+
+_VLLM = re.compile(r"^execute_context_(\d+)\((\d+)(?:_\d+)?\)_generation_(\d+)\((\d+)(?:_\d+)?\)", re.ASCII)
 _SUMS = r"\(sq(\d+)sk(\d+)sqsq\d+sqsk(\d+)\)"
-_VLLM_DETAILED = re.compile(rf"^execute_(\d+)_context_(\d+){_SUMS}_generation_(\d+){_SUMS}")
-_VLLM_OLD = re.compile(r"^execute_new_(\d+)_cached_(\d+)")
+_VLLM_DETAILED = re.compile(rf"^execute_(\d+)_context_(\d+){_SUMS}_generation_(\d+){_SUMS}", re.ASCII)
+_VLLM_OLD = re.compile(r"^execute_new_(\d+)_cached_(\d+)", re.ASCII)
 _SGLANG = re.compile(r"^step\[([A-Z][A-Z_0-9]*)\b([^\]]*)\]")
 _ATOM = re.compile(r"^(?:eager_)?(prefill|decode)\[(bs=.*)\]")
 _ATOM_DRAFT = re.compile(r"^(draft)\[\d+/\d+\s+(bs=.*)\]")
-_OURS = re.compile(r"^ta\.step\[(\w+)\b([^\]]*)\]", re.IGNORECASE)
+_OURS = re.compile(r"^ta\.step\[(\w+)\b([^\]]*)\]", re.IGNORECASE | re.ASCII)
+_STEPS = (_VLLM_DETAILED, _VLLM, _VLLM_OLD, _SGLANG, _ATOM, _ATOM_DRAFT, _OURS)
 _PROFILER = re.compile(r"^ProfilerStep#\d+")
 _CAPTURE = re.compile(r"^capture_\d+_\w+")
 _WORD = re.compile(
@@ -65,7 +72,8 @@ _WORD = re.compile(
 _NO_WORD = re.compile(
     r"token|audio|image|video|jpe?g|utf|string|text|base64|schedul|decoder|^##|^aten::", re.IGNORECASE
 )
-_PAIR = re.compile(r"(\w+)=(\[[^\]]*\]\S*|\S+)")
+_PAIR = re.compile(r"(?<!\w)(\w+)=(\[[^][=]*\]\S*|\S+)", re.ASCII)
+_NUMBER = re.compile(r"\d+", re.ASCII)
 
 _SGLANG_PHASES = {
     "EXTEND": "prefill",
@@ -77,6 +85,7 @@ _SGLANG_PHASES = {
     "TARGET_VERIFY": "decode",
     "IDLE": "other",
 }
+_OF_SEQUENCES = ("sequences", "prefill_sequences", "decode_sequences", "context_sum", "query_context_sum")
 _OUR_PHASES = frozenset({"prefill", "decode", "mixed", "draft", "encoder", "warmup", "other"})
 _WORD_PHASES = {
     "prefill": "prefill",
@@ -92,23 +101,26 @@ _WORD_PHASES = {
 }
 
 
-@cache
+@lru_cache(maxsize=65_536)
 def parse(name: str) -> Label | None:
     """The label an annotation name carries, or None. Parsed once per distinct name.
 
     Args:
-        name: the annotation exactly as recorded.
+        name: the annotation exactly as recorded; its first `_MOST_CHARACTERS` are read.
     """
-    for grammar in (_vllm_detailed, _vllm, _vllm_old, _sglang, _atom, _ours):
-        label = grammar(name)
+    whole, name = len(name), name[:_MOST_CHARACTERS]
+    if any(grammar.match(name) for grammar in _STEPS) and not _countable(name):
+        return None
+    for read in (_vllm_detailed, _vllm, _vllm_old, _sglang, _atom, _ours):
+        label = read(name)
         if label is not None:
-            return label
+            return _possible(label)
     if _PROFILER.match(name):
         return Label("profiler", "ProfilerStep")
     if _CAPTURE.match(name):
         return Label("capture", _short(name), phase="capture")
     word = _WORD.search(name)
-    if word and len(name) <= 80 and not _NO_WORD.search(name):
+    if word and whole <= 80 and not _NO_WORD.search(name):
         return Label("word", _short(name), phase=_WORD_PHASES.get(word.group(1).lower()))
     return None
 
@@ -118,6 +130,22 @@ def merge(outer: Label, inner: Label) -> Label:
     facts = {name: getattr(outer, name) if isnan(getattr(inner, name)) else getattr(inner, name) for name in FACTS}
     phase = "capture" if "capture" in (outer.phase, inner.phase) else inner.phase or outer.phase
     return Label(kind="step", text=inner.text, engine=inner.engine or outer.engine, phase=phase, **facts)
+
+
+def _countable(name: str) -> bool:
+    """Whether every number in a name can be a count."""
+    plain = all(letter.isascii() for letter in name if letter.isdigit())
+    return plain and all(int(number) <= _MOST for number in _NUMBER.findall(name))
+
+
+def _possible(label: Label) -> Label | None:
+    """The label without the counts that cannot be: negative ones, and those of no sequences; None with absurd sums."""
+    stated = {name: getattr(label, name) for name in FACTS}
+    if any(value > _MOST for value in stated.values()):
+        return None
+    without = _OF_SEQUENCES if label.sequences == 0 else ()
+    facts = {name: nan if value < 0 or name in without else value for name, value in stated.items()}
+    return Label(label.kind, label.text, label.engine, label.phase, **facts)
 
 
 def _short(name: str) -> str:
@@ -174,7 +202,7 @@ def _numbers(text: str) -> dict[str, str]:
 def _number(pairs: dict[str, str], *keys: str) -> float:
     """The first of the keys that holds a plain count, else NaN."""
     for key in keys:
-        if re.fullmatch(r"\d+", pairs.get(key, "")):
+        if _NUMBER.fullmatch(pairs.get(key, "")):
             return float(pairs[key])
     return nan
 
@@ -219,7 +247,7 @@ def _atom(name: str) -> Label | None:
         return None
     pairs = _numbers(match.group(2))
     real, _, padded = pairs.get("bs", "").partition("/")
-    sequences = float(real) if real.isdigit() else nan
+    sequences = float(real) if _NUMBER.fullmatch(real) else nan
     phase = match.group(1)
     tokens = _number(pairs, "tok")
     prefills, decodes = _number(pairs, "p"), _number(pairs, "d")
@@ -234,17 +262,15 @@ def _atom(name: str) -> Label | None:
         prefill_sequences=split.get(phase, (nan, nan))[0], decode_sequences=split.get(phase, (nan, nan))[1],
         context_sum=_sum(_number(pairs, "sk")) if "sk" in pairs else _listed(pairs.get("ctx", "")),
         query_context_sum=_number(pairs, "sqsk"),
-        padded_tokens=(float(padded) - sequences) * per_sequence if padded.isdigit() else nan,
+        padded_tokens=(float(padded) - sequences) * per_sequence if _NUMBER.fullmatch(padded) else nan,
     )  # fmt: skip
 
 
 def _listed(text: str) -> float:
     """The sum of a context list; NaN where the engine shortened it ("[1, 2, 3]...+4")."""
-    if re.fullmatch(r"\d+", text):
-        return float(text)
-    if not re.fullmatch(r"\[[\d,\s]*\]", text):
+    if not re.fullmatch(r"\d+|\[[\d,\s]*\]", text, re.ASCII):
         return nan
-    return float(sum(int(n) for n in re.findall(r"\d+", text)))
+    return float(sum(int(n) for n in _NUMBER.findall(text)))
 
 
 def _ours(name: str) -> Label | None:

@@ -24,9 +24,11 @@ _TRAINING_OPS = re.compile(
 )
 _TRAINING_LABELS = re.compile(r"^Optimizer\.step#")
 _TRAINING_KERNELS = re.compile(
-    r"flash_bwd|FlashAttnBwd|fmha_cutlassB|layer_norm_grad_input|GammaBetaBackward|softmax\w*_?backward|ln_bwd"
+    r"flash_bwd|FlashAttnBwd|fmha_cutlassB|layer_norm_grad_input|GammaBetaBackward|softmax\w{0,40}backward|ln_bwd"
     r"|threshold_backward|(?:sigmoid|tanh|gelu|silu)_backward|nll_loss_backward|multi_tensor_apply_kernel<.*(?:Adam|Lamb)"
 )
+_MOST_CHARACTERS = 2000
+"""How much of a name is read."""
 _MIN_TRAINING_KERNELS = 2
 """Distinct backward or optimizer kernels before their names alone mean training."""
 _CAPTURE_CALL = re.compile(r"StreamBeginCapture")
@@ -126,4 +128,4 @@ def layers(count: Ints, complete: Bools, phases: list[str]) -> int | None:
 
 
 def _names(trace: Trace, table: pd.DataFrame) -> list[str]:
-    return [trace.text(code) for code in np.unique(table["name"].to_numpy()).tolist()]
+    return [trace.text(code)[:_MOST_CHARACTERS] for code in np.unique(table["name"].to_numpy()).tolist()]
