@@ -52,9 +52,13 @@ _BY_KIND = {
 _CPU_OP = KernelClass("cpu-op", "other", "other", "no", None, None)
 
 
-@lru_cache(maxsize=16_384)
 def classify(name: str) -> KernelClass:
     """The class of a kernel by its raw name. Cached: a trace holds few distinct names."""
+    return _classified(name[: kernel_rules.NAME_LIMIT])
+
+
+@lru_cache(maxsize=16_384)
+def _classified(name: str) -> KernelClass:
     rule = kernel_rules.match(name)
     return KernelClass(rule.id, rule.category, rule.role, rule.tensor_core, rule.dtype(name), rule.phase_hint)
 

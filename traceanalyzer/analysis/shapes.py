@@ -87,7 +87,7 @@ def _freeze(value: object) -> object:
     return tuple(_freeze(v) for v in value) if isinstance(value, list) else value
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4096)
 def _parsed(text: str) -> tuple[object, ...]:
     try:
         value = json.loads(text) if text else []
@@ -96,7 +96,6 @@ def _parsed(text: str) -> tuple[object, ...]:
         return ()
 
 
-@lru_cache(maxsize=65_536)
 def signature(dims: str, types: str, concrete: str, strides: str) -> Signature:
     """Parse the four recorded JSON texts of one op.
 

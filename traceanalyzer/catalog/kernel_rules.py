@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal
 
-import yaml
+from traceanalyzer.catalog import data
 
 TensorCore = Literal["yes", "no", "maybe"]
 
+_FILE = "kernel_rules.yaml"
 #: How much of a name is matched. Matching is quadratic in this at worst.
 NAME_LIMIT = 2048
 
@@ -55,15 +55,15 @@ UNKNOWN = Rule("unknown", "other", "unknown", "maybe", re.compile(""), False, ()
 @cache
 def rules() -> tuple[Rule, ...]:
     """Every rule in the order in which they are tried, compiled once."""
-    data = _load()
-    tokens = _dtypes(data["dtype_tokens"])
-    return tuple(_rule(entry, tokens) for entry in data["rules"])
+    content = data.load(_FILE)
+    tokens = _dtypes(content["dtype_tokens"])
+    return tuple(_rule(entry, tokens) for entry in content["rules"])
 
 
 @cache
 def categories() -> tuple[str, ...]:
     """Every category a rule may give."""
-    return tuple(_load()["categories"])
+    return tuple(data.load(_FILE)["categories"])
 
 
 def match(name: str) -> Rule:
@@ -71,11 +71,6 @@ def match(name: str) -> Rule:
     text = name[:NAME_LIMIT]
     lower = text.lower()
     return next((rule for rule in rules() if rule.pattern.search(lower if rule.ignore_case else text)), UNKNOWN)
-
-
-def _load() -> Any:
-    text = resources.files(__package__).joinpath("kernel_rules.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
 
 
 def _dtypes(entry: Mapping[str, str]) -> tuple[tuple[str, re.Pattern[str]], ...]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from functools import cache, lru_cache
+from typing import Any, TypeVar
 
-import yaml
+from traceanalyzer.catalog import data
 
 Option = str | int
+Field = TypeVar("Field", dict[str, Any], list[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,21 @@ class OpModel:
     in_place: bool = False
 
 
-def _entries(raw: Mapping[str, object]) -> list[OpModel]:
-    example = raw["example"]
-    assert isinstance(example, dict)
-    ops, at, options = raw["ops"], raw.get("at", {}), raw.get("with", {})
-    assert isinstance(ops, list) and isinstance(at, dict) and isinstance(options, dict)
+def _field(raw: Mapping[str, Any], name: str, kind: type[Field]) -> Field:
+    """A field of an entry, empty where it is left out.
+
+    Raises:
+        ValueError: it is of another type; the message names the entry.
+    """
+    value = raw.get(name, kind())
+    if not isinstance(value, kind):
+        raise ValueError(f"op model {raw.get('ops')}: {name} is no {kind.__name__}")
+    return value
+
+
+def _entries(raw: Mapping[str, Any]) -> list[OpModel]:
+    example = _field(raw, "example", dict)
+    ops, at, options = _field(raw, "ops", list), _field(raw, "at", dict), _field(raw, "with", dict)
     sample = Example(
         dims=tuple(_freeze(d) for d in example["dims"]),
         types=tuple(example["types"]),
@@ -89,8 +100,13 @@ def _freeze(value: object) -> object:
 
 @cache
 def _by_name() -> Mapping[str, OpModel]:
-    text = files("traceanalyzer.catalog").joinpath("op_models.yaml").read_text(encoding="utf-8")
-    return {model.op: model for raw in yaml.safe_load(text) for model in _entries(raw)}
+    found: dict[str, OpModel] = {}
+    for raw in data.load("op_models.yaml"):
+        for model in _entries(raw):
+            if model.op in found:
+                raise ValueError(f"op model {model.op} is listed twice")
+            found[model.op] = model
+    return found
 
 
 def models() -> tuple[OpModel, ...]:
@@ -98,7 +114,7 @@ def models() -> tuple[OpModel, ...]:
     return tuple(_by_name().values())
 
 
-@cache
+@lru_cache(maxsize=4096)
 def find(op: str) -> OpModel | None:
     """The model of an op by its recorded name, or None where the catalogue has none.
 

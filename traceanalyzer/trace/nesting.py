@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def parents(thread: npt.NDArray[np.int32], start: Ints, end: Ints, slack_ns: int = 0) -> npt.NDArray[np.int32]:
-    """Row of the innermost enclosing op, in time linear in n for ops that nest.
+    """Row of the innermost enclosing op, in time linear in n.
 
     Args:
         thread, start, end: n ops sorted by (thread, start, -duration); times in ns.
@@ -34,11 +34,12 @@ def parents(thread: npt.NDArray[np.int32], start: Ints, end: Ints, slack_ns: int
         if on != current:
             current = on
             stack.clear()
-        while stack and ends[stack[-1]] < begin:
+        # Ends on the stack grow towards its bottom: what ends before this op encloses no later one that it does not.
+        while stack and ends[stack[-1]] + (slack_ns if ends[stack[-1]] > begin else 0) < finish:
             stack.pop()
-        for candidate in reversed(stack):
-            if ends[candidate] + (slack_ns if ends[candidate] > begin else 0) >= finish:
-                result[row] = candidate
-                break
+        if stack:
+            result[row] = stack[-1]
+        while stack and ends[stack[-1]] <= finish:
+            stack.pop()
         stack.append(row)
     return result

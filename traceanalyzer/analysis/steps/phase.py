@@ -99,7 +99,7 @@ class _Tally:
 def decide(view: StepView) -> Verdict:
     """The phase of one step."""
     if view.label is not None and view.label.phase is not None:
-        return _labelled(view, view.label.phase)
+        return _labelled(view, view.label, view.label.phase)
     if view.word in ("warmup", "encoder", "draft"):
         return Verdict(view.word, 0.9, (f"range named {view.word}",))
     tally = _weigh(view)
@@ -117,14 +117,13 @@ def decide(view: StepView) -> Verdict:
     return Verdict(phase, confidence, tuple(tally.evidence))
 
 
-def _labelled(view: StepView, phase: str) -> Verdict:
+def _labelled(view: StepView, label: Label, phase: str) -> Verdict:
     """The label decides; shapes are named beside it, and lower the confidence where they contradict it."""
-    assert view.label is not None
-    evidence = [f"annotation {view.label.text}"]
+    evidence = [f"annotation {label.text}"]
     tally = _weigh(view)
     against = {"prefill": -1.0, "decode": 1.0}.get(phase, 0.0) * tally.total
     evidence += [text for text in tally.evidence if not text.startswith("range")][:3]
-    stated = view.label.tokens
+    stated = label.tokens
     if not isnan(stated) and 0 < view.tokens < stated:
         evidence.append(f"layer M={view.tokens} < {int(stated)} stated")
     return Verdict(phase, CONTRADICTED if against > 2.0 else LABELLED, tuple(evidence))
