@@ -25,7 +25,7 @@ from functools import lru_cache
 from math import isnan, nan
 from typing import Literal
 
-from traceanalyzer.analysis.steps.model import FACTS
+from traceanalyzer.analysis.steps.model import FACTS, PHASES
 
 Kind = Literal["step", "word", "profiler", "capture"]
 
@@ -48,6 +48,11 @@ class Label:
     query_context_sum: float = nan
     padded_tokens: float = nan
 
+
+_MOST_CHARACTERS = 500
+"""How much of a name is read: engines shorten theirs, and a grammar must end within it."""
+_MOST = 2**53
+"""The largest count a float holds exactly; no step has more of anything."""
 
 _MOST_CHARACTERS = 500
 """How much of a name is read: engines shorten theirs, and a grammar must end within it."""
@@ -86,7 +91,8 @@ _SGLANG_PHASES = {
     "IDLE": "other",
 }
 _OF_SEQUENCES = ("sequences", "prefill_sequences", "decode_sequences", "context_sum", "query_context_sum")
-_OUR_PHASES = frozenset({"prefill", "decode", "mixed", "draft", "encoder", "warmup", "other"})
+_OF_SEQUENCES = ("sequences", "prefill_sequences", "decode_sequences", "context_sum", "query_context_sum")
+_OUR_PHASES = frozenset(PHASES) - {"capture"}
 _WORD_PHASES = {
     "prefill": "prefill",
     "extend": "prefill",
@@ -146,6 +152,23 @@ def _possible(label: Label) -> Label | None:
     without = _OF_SEQUENCES if label.sequences == 0 else ()
     facts = {name: nan if value < 0 or name in without else value for name, value in stated.items()}
     return Label(label.kind, label.text, label.engine, label.phase, **facts)
+
+
+def _countable(name: str) -> bool:
+    """Whether every number in a name can be a count."""
+    ascii_only = all(letter.isascii() for letter in name if letter.isdigit())
+    return ascii_only and all(int(number) <= _MOST for number in _NUMBER.findall(name))
+
+
+def _possible(label: Label) -> Label | None:
+    """The label without the counts that cannot be: negative ones, and those of no sequences; None with absurd sums."""
+    stated = {name: getattr(label, name) for name in FACTS}
+    if any(value > _MOST for value in stated.values()):
+        return None
+    impossible = {name for name, value in stated.items() if value < 0}
+    if label.sequences == 0:
+        impossible |= set(_OF_SEQUENCES)
+    return replace(label, **dict.fromkeys(impossible, nan)) if impossible else label
 
 
 def _short(name: str) -> str:
