@@ -154,23 +154,6 @@ def _possible(label: Label) -> Label | None:
     return Label(label.kind, label.text, label.engine, label.phase, **facts)
 
 
-def _countable(name: str) -> bool:
-    """Whether every number in a name can be a count."""
-    ascii_only = all(letter.isascii() for letter in name if letter.isdigit())
-    return ascii_only and all(int(number) <= _MOST for number in _NUMBER.findall(name))
-
-
-def _possible(label: Label) -> Label | None:
-    """The label without the counts that cannot be: negative ones, and those of no sequences; None with absurd sums."""
-    stated = {name: getattr(label, name) for name in FACTS}
-    if any(value > _MOST for value in stated.values()):
-        return None
-    impossible = {name for name, value in stated.items() if value < 0}
-    if label.sequences == 0:
-        impossible |= set(_OF_SEQUENCES)
-    return replace(label, **dict.fromkeys(impossible, nan)) if impossible else label
-
-
 def _short(name: str) -> str:
     return name if len(name) <= 32 else name[:31] + "…"
 
