@@ -54,11 +54,6 @@ _MOST_CHARACTERS = 500
 _MOST = 2**53
 """The largest count a float holds exactly; no step has more of anything."""
 
-_MOST_CHARACTERS = 500
-"""How much of a name is read: engines shorten theirs, and a grammar must end within it."""
-_MOST = 2**53
-"""The largest count a float holds exactly; no step has more of anything."""
-
 _VLLM = re.compile(r"^execute_context_(\d+)\((\d+)(?:_\d+)?\)_generation_(\d+)\((\d+)(?:_\d+)?\)", re.ASCII)
 _SUMS = r"\(sq(\d+)sk(\d+)sqsq\d+sqsk(\d+)\)"
 _VLLM_DETAILED = re.compile(rf"^execute_(\d+)_context_(\d+){_SUMS}_generation_(\d+){_SUMS}", re.ASCII)
@@ -90,7 +85,6 @@ _SGLANG_PHASES = {
     "TARGET_VERIFY": "decode",
     "IDLE": "other",
 }
-_OF_SEQUENCES = ("sequences", "prefill_sequences", "decode_sequences", "context_sum", "query_context_sum")
 _OF_SEQUENCES = ("sequences", "prefill_sequences", "decode_sequences", "context_sum", "query_context_sum")
 _OUR_PHASES = frozenset(PHASES) - {"capture"}
 _WORD_PHASES = {
