@@ -150,16 +150,17 @@ class Recording:
         **more: Any,
     ) -> None:  # fmt: skip
         """One pass: ids looked up (None: compiled away), layers, lm_head (None: none), argmax."""
+        place = {name: more[name] for name in ("thread", "device", "stream") if name in more}
         if ids is not None:
-            op = self.op("aten::embedding", [[VOCAB, HIDDEN], ids, [], [], []])
-            self.kernel("embedding", op=op)
+            op = self.op("aten::embedding", [[VOCAB, HIDDEN], ids, [], [], []], thread=more.get("thread", 1))
+            self.kernel("embedding", op=op, **place)
         for _ in range(layers):
             self.layer(tokens, **more)
         if logits is not None:
             sized = more.get("shapes", True)
-            self.gemm(*((logits, VOCAB, HIDDEN) if sized else (MISSING, MISSING, MISSING)))
+            self.gemm(*((logits, VOCAB, HIDDEN) if sized else (MISSING, MISSING, MISSING)), **place)
         if logits is not None and sample:
-            self.kernel("sampling", "argmax")
+            self.kernel("sampling", "argmax", **place)
 
     def graph(self, layers: int = 4, name: str = "cudaGraphLaunch", attention: str = "attention_kernel") -> None:
         """One launch that replays all layers; a replayed kernel has no shapes."""

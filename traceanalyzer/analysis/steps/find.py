@@ -106,6 +106,7 @@ def _run_facts(
     logits, layers = facts["logits"], facts["layers"]
     chooses = (logits > 0) & ((facts["samples"] > 0) | (logits < facts["tokens"]))
     whole = (plan.input != MISSING) | plan.labelled
+    told = (layers <= _MOST_LAYERS) & (plan.how != "none")  # else a step may be several passes
     named = [phase for phase, keep in zip(phases, kept.tolist(), strict=True) if keep]
     recomputed = int((known.order.recomputed & kept).sum())
     if recomputed >= _FEWEST_RECOMPUTED:
@@ -114,6 +115,6 @@ def _run_facts(
         workload=run.workload(named, chooses[kept], (whole & complete)[kept]),
         engine=run.engine(known.trace, [label.engine for label in plan.labels if label is not None]),
         graph_mode=graph,
-        layers=run.layers(np.where(layers <= _MOST_LAYERS, layers, 0)[kept], complete[kept], named),
+        layers=run.layers(np.where(told, layers, 0)[kept], complete[kept], named),
         notes=tuple(notes),
     )

@@ -31,7 +31,8 @@ class Measured:
 
     rows: from `tokens.step_rows`; graph: which activity rows a graph launch replayed; facts: from `tokens.facts`, q as
     the looked-up input says it; ids: tokens, batch and length of the input, MISSING where there is none; sequence: the
-    groups in order of submission; order: what only that order tells.
+    groups in order of submission; neighbours: the same, the groups of each thread and device together; order: what
+    only that order tells.
     """
 
     trace: Trace
@@ -43,6 +44,7 @@ class Measured:
     facts: dict[str, Ints]
     ids: dict[str, Ints]
     sequence: Ints
+    neighbours: Ints
     order: Order
 
 
@@ -54,13 +56,13 @@ def measured(
     ids = {column: _of_input(plan, inputs, column) for column in ("tokens", "batch", "length")}
     length, q = ids["length"], facts["q"]
     facts["q"] = np.where((length > 0) & (q > 0) & (q % np.maximum(length, 1) == 0), length, q)
-    sequence = _sequence(rows, plan)
-    back = np.argsort(sequence, kind="stable")
-    found = read_order(facts["q"][sequence], facts["k"][sequence])
+    sequence, neighbours = _sequences(rows, plan)
+    back = np.argsort(neighbours, kind="stable")
+    found = read_order(facts["q"][neighbours], facts["k"][neighbours])
     order = Order(
         found.context[back], found.padded[back], found.repeated[back], found.growing[back], found.recomputed[back]
     )
-    return Measured(trace, activity, labels, rows, graph, plan, facts, ids, sequence, order)
+    return Measured(trace, activity, labels, rows, graph, plan, facts, ids, sequence, neighbours, order)
 
 
 def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
@@ -70,12 +72,23 @@ def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
     return out
 
 
-def _sequence(rows: pd.DataFrame, plan: Plan) -> Ints:
-    """Groups in order of submission."""
-    placed = plan.rows >= 0
-    first = np.full(plan.groups, np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(first, plan.rows[placed], rows["time_ns"].to_numpy(np.int64)[placed])
-    return np.argsort(first, kind="stable")
+def _sequences(rows: pd.DataFrame, plan: Plan) -> tuple[Ints, Ints]:
+    """Groups in order of submission: all together, and thread by thread and device by device.
+
+    The thread and device of a group are those of its first layer work: threads take their turns at random, and what
+    one of them submits says nothing of the context of another's.
+    """
+    time = rows["time_ns"].to_numpy(np.int64)
+    first = np.full(plan.groups, len(rows), np.int64)
+    layer = (rows["category"].isin(tokens.LAYER)).to_numpy() & (plan.rows >= 0)
+    np.minimum.at(first, plan.rows[layer], np.flatnonzero(layer))
+    seen = first < len(rows)
+    thread, device = np.full(plan.groups, MISSING, np.int64), np.full(plan.groups, MISSING, np.int64)
+    thread[seen] = rows["thread"].to_numpy(np.int64)[first[seen]]
+    device[seen] = rows["device"].to_numpy(np.int64)[first[seen]]
+    start = np.full(plan.groups, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(start, plan.rows[plan.rows >= 0], time[plan.rows >= 0])
+    return np.argsort(start, kind="stable"), np.lexsort((start, device, thread))
 
 
 def are_steps(known: Measured) -> Bools:
@@ -123,7 +136,7 @@ def whole_graphs(known: Measured) -> Bools:
 
 def encoders(known: Measured) -> Bools:
     """Unlabelled passes without an lm_head over equal q and k, before passes with one that do not continue them."""
-    facts, sequence = known.facts, known.sequence
+    facts, sequence = known.facts, known.neighbours
     q, k = facts["q"][sequence], facts["k"][sequence]
     if known.plan.how == "annotation":
         return np.zeros(known.plan.groups, np.bool_)

@@ -79,25 +79,19 @@ def from_labels(labelled: LabelledSteps, rows: pd.DataFrame, inputs: Inputs) -> 
 def from_segments(
     table: LabelTable, activity: Activity, submission: Submission, rows: pd.DataFrame, graph: Bools, inputs: Inputs
 ) -> Plan:
-    """The plan without labels. Profiler steps and named ranges fence; the last piece is closed only if judged so."""
-    fences = segments.fence_times(table.of(("profiler", "word"), USER))
+    """The plan without labels. Profiler steps fence all threads, named ranges their own."""
+    fences = segments.fences(table.of(("profiler",), USER), table.of(("word",), USER))
     found = segments.segment(rows, graph[rows["row"].to_numpy()], inputs, fences)
     by_call = pd.Series(found.group, index=rows["call"].to_numpy())
     spread = activity.table["call"].map(by_call).fillna(MISSING).to_numpy(np.int64)
-    closed = np.ones(found.groups, np.bool_)
-    closed[-1:] = found.groups == 1
-
-    def locate(thread: Ints, time_ns: Ints) -> Ints:
-        return found.locate(time_ns)
-
     return Plan(
         rows=found.group,
         activity=between(spread, activity, submission),
-        locate=locate,
+        locate=found.locate,
         labels=(None,) * found.groups,
         parent=(MISSING,) * found.groups,
         input=found.input,
         opened=found.opened,
-        closed=closed,
+        closed=found.closed,
         how=found.how,
     )

@@ -1,110 +1,213 @@
 """Step boundaries where no label gives them: the host times at which one forward pass ends and the next begins.
 
-Tried in this order, each only where the one before found nothing:
+Threads that each run passes of their own (replicas, requests served side by side) are cut each for itself, in a lane;
+threads that only help follow the lane that works on their device. Within a lane, in this order, each only where the one
+before found nothing:
 
     1. token ids are looked up (`inputs`), and a graph that holds a whole pass is launched: each starts a step
-    2. the lm_head GEMM, with the sampling after it, ends a step
+    2. marks that stand once in a pass (`marks`): the lm_head GEMM, the lookup's kernel, sampling
     3. the layers' repeating kernel sequence breaks off and starts again (`periodic`)
-    4. otherwise everything between two profiler steps or named ranges is one piece
+    4. otherwise everything between two profiler steps or named ranges is one piece, of nobody knows how many passes
 
 Profiler steps and named ranges cut in every case: no forward pass straddles them. Pieces without layer work are no
 step.
 
 What could be wrong with it: work between two inputs (sampling, preparing the next one) counts to the earlier step; a
 lone kernel long after a step's last work is left out of it, so that a pause between requests does not stretch a step.
+A pass whose layers are launched by several threads that all look ids up would be counted once per thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from traceanalyzer.analysis.steps import periodic
+from traceanalyzer.analysis.steps import marks, periodic
 from traceanalyzer.analysis.steps.inputs import Inputs
 from traceanalyzer.analysis.steps.model import Bools, Ints
-from traceanalyzer.analysis.steps.tokens import GEMM, HEAD_WIDER, LAYER
+from traceanalyzer.analysis.steps.tokens import GEMM, LAYER
 from traceanalyzer.trace.tables import MISSING
 
 CORE = (*LAYER, "norm", "rope", "sampling", "softmax")
-_AFTER_HEAD = ("sampling", "softmax", "sort_scan", "reduction", "memcpy", "elementwise", "copy", "embedding", "memset")
-_ATTENTION = ("attention", "kv_cache")
 _SLACK_NS = 1_000_000
 _GRAPH_MIN_ROWS = 8
 _GRAPH_MIN_ATTENTION = 2
+_TRUST = ("input", "graph", *marks.KINDS, "period", "none")
+"""What boundaries may rest on, the most trusted first."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The pieces of one lane, in host time: `cuts[i]` starts piece i (piece -1 comes before the first).
+
+    `names` is the group of each piece from -1 on, MISSING for none, counted over all lanes.
+    """
+
+    cuts: Ints
+    names: Ints
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Pieces of the run, in host time. `group` aligns with rows; `cuts[i]` starts piece i - 1 (piece -1 comes before).
+    """Pieces of the run. `group` aligns with rows.
 
-    `how` says what the boundaries rest on: input, graph, lm_head, period or none. `opened` tells for each group
-    whether its beginning was seen (False: the window opened in the middle of it). `input` is the row of
-    `Inputs.frame` that starts the group, MISSING for none.
+    `how` says what the boundaries rest on (`_TRUST`). `opened` and `closed` tell for each group whether its beginning
+    and its end were seen (False: the window opened or closed in the middle of it, or its boundaries are unknown).
+    `input` is the row of `Inputs.frame` that starts the group, MISSING for none. `lane_of` is the lane of each thread.
     """
 
     group: Ints
     groups: int
     how: str
     opened: Bools
+    closed: Bools
     input: Ints
-    cuts: Ints
-    names: Ints
+    lanes: tuple[Lane, ...]
+    lane_of: Mapping[int, int]
 
-    def locate(self, time_ns: Ints) -> Ints:
-        """The group of other host events of this run, by their time."""
-        piece = np.searchsorted(self.cuts, time_ns, side="right")
-        return self.names[piece]
+    def locate(self, thread: Ints, time_ns: Ints) -> Ints:
+        """The group of other host events of this run, by (thread, time); MISSING on threads of no lane."""
+        out = np.full(len(thread), MISSING, np.int64)
+        lane = _mapped(thread, self.lane_of, 0 if len(self.lanes) == 1 else MISSING)
+        for i, pieces in enumerate(self.lanes):
+            here = lane == i
+            out[here] = pieces.names[np.searchsorted(pieces.cuts, time_ns[here], side="right")]
+        return out
 
 
-def segment(rows: pd.DataFrame, graph: Bools, inputs: Inputs, fences: Ints) -> Segments:
+def segment(rows: pd.DataFrame, graph: Bools, inputs: Inputs, fences: pd.DataFrame) -> Segments:
     """Cut a run into forward passes.
 
     Args:
         rows: from `tokens.step_rows`, in order of submission.
         graph: which rows a graph launch started.
         inputs: the looked-up inputs.
-        fences: host times of profiler steps and named ranges, start and end, that no pass straddles.
+        fences: from `fences`.
     """
-    known = rows["thread"].to_numpy() != MISSING
-    times = rows["time_ns"].to_numpy()
-    starts, how = _starts(rows, graph, inputs)
-    cuts = np.unique(np.concatenate([starts, fences]).astype(np.int64))
-    piece = np.where(known, np.searchsorted(cuts, times, side="right"), MISSING)
-    piece = _trimmed(rows, piece)
-    layered = rows["category"].isin(LAYER).to_numpy() & (piece >= 0)
-    kept = np.unique(piece[layered])
-    names = np.full(len(cuts) + 2, MISSING, np.int64)
-    names[kept] = np.arange(len(kept))
-    begin = np.concatenate([[np.iinfo(np.int64).min], cuts])
-    opened = np.isin(begin[kept], starts) if len(starts) else np.ones(len(kept), np.bool_)
+    lane_of = _lanes(rows, graph, inputs)
+    count = max(lane_of.values(), default=0) + 1
+    lane = _mapped(rows["thread"].to_numpy(np.int64), lane_of, MISSING)
+    input_lane = _mapped(inputs.frame["thread"].to_numpy(np.int64), lane_of, 0 if count == 1 else MISSING)
+    fence_lane = _mapped(fences["thread"].to_numpy(np.int64), lane_of, MISSING)
+    group = np.full(len(rows), MISSING, np.int64)
+    lanes: list[Lane] = []
+    pieces: list[pd.DataFrame] = []
+    found = 0
+    for i in range(count):
+        here = np.flatnonzero(lane == i)
+        fenced = fences["time_ns"].to_numpy(np.int64)[(fence_lane == i) | (fence_lane == MISSING)]
+        looked_up = inputs.frame["time_ns"][input_lane == i]
+        cuts, piece, frame = _cut(rows.iloc[here], graph[here], looked_up, fenced)
+        names = np.full(len(cuts) + 1, MISSING, np.int64)
+        names[frame["piece"]] = np.arange(found, found + len(frame))
+        group[here[piece >= 0]] = names[piece[piece >= 0]]
+        found += len(frame)
+        lanes.append(Lane(cuts, names))
+        pieces.append(frame)
+    each = pd.concat(pieces, ignore_index=True)
     return Segments(
-        group=np.where(piece >= 0, names[piece], MISSING),
-        groups=len(kept),
-        how=how,
-        opened=opened,
-        input=_input_of(inputs, begin[kept], np.append(begin[1:], np.iinfo(np.int64).max)[kept]),
-        cuts=cuts,
-        names=names[:-1],
+        group=group,
+        groups=found,
+        how=min(each["how"], key=_TRUST.index, default="none"),
+        opened=each["opened"].to_numpy(np.bool_),
+        closed=each["closed"].to_numpy(np.bool_),
+        input=each["input"].to_numpy(np.int64),
+        lanes=tuple(lanes),
+        lane_of=lane_of,
     )
 
 
-def _starts(rows: pd.DataFrame, graph: Bools, inputs: Inputs) -> tuple[Ints, str]:
+def _mapped(thread: Ints, lane_of: Mapping[int, int], absent: int) -> Ints:
+    """The lane of each thread."""
+    threads, back = np.unique(thread, return_inverse=True)
+    return np.array([lane_of.get(key, absent) for key in threads.tolist()], np.int64)[back]
+
+
+def _lanes(rows: pd.DataFrame, graph: Bools, inputs: Inputs) -> dict[int, int]:
+    """The lane of every thread that submitted anything.
+
+    A thread with layer work has a lane of its own where its own boundaries rest on as good a ground as any thread's.
+    """
+    thread = rows["thread"].to_numpy(np.int64)
+    known = np.unique(thread[thread != MISSING]).tolist()
+    layered = np.unique(thread[rows["category"].isin(LAYER).to_numpy() & (thread != MISSING)]).tolist()
+    if len(layered) < 2:
+        return dict.fromkeys(known, 0)
+    ground: dict[int, str] = {}
+    for key in layered:
+        here = np.flatnonzero(thread == key)
+        looked_up = inputs.frame["time_ns"][inputs.frame["thread"] == key].to_numpy(np.int64)
+        ground[key] = _starts(rows.iloc[here], graph[here], looked_up)[1]
+    best = min(ground.values(), key=_TRUST.index)
+    own = [key for key in layered if ground[key] == best]
+    if len(own) < 2 or best == "none":
+        return dict.fromkeys(known, 0)
+    lane_of = {key: i for i, key in enumerate(own)}
+    calls = pd.crosstab(thread, rows["device"].to_numpy(np.int64))
+    for key in known:
+        if key not in lane_of:
+            lane_of[key] = lane_of[int(calls.loc[own, calls.loc[key].idxmax()].idxmax())]
+    return lane_of
+
+
+def _cut(rows: pd.DataFrame, graph: Bools, looked_up: pd.Series, fences: Ints) -> tuple[Ints, Ints, pd.DataFrame]:
+    """Cut one lane.
+
+    Args:
+        rows, graph: of the lane.
+        looked_up: times of its inputs, indexed by their row in `Inputs.frame`.
+        fences: times that no pass straddles.
+
+    Returns:
+        The cuts, the piece of each row (counted from 0, MISSING for none) and one row per piece with layer work:
+        piece, how, opened, closed, input.
+    """
+    starts, how = _starts(rows, graph, looked_up.to_numpy(np.int64))
+    cuts = np.unique(np.concatenate([starts, fences]).astype(np.int64))
+    piece = _trimmed(rows, np.searchsorted(cuts, rows["time_ns"].to_numpy(np.int64), side="right"))
+    layered = rows["category"].isin(LAYER).to_numpy() & (piece >= 0)
+    kept = np.unique(piece[layered])
+    edges = np.concatenate([[np.iinfo(np.int64).min], cuts, [np.iinfo(np.int64).max]])
+    seen = np.full(len(kept), how != "none")
+    frame = pd.DataFrame(
+        {
+            "piece": kept,
+            "how": how,
+            "opened": np.isin(edges[kept], starts),
+            "closed": seen & ((np.arange(len(kept)) < len(kept) - 1) | (len(kept) == 1)),
+            "input": _input_of(looked_up, edges[kept], edges[kept + 1]),
+        }
+    )
+    return cuts, piece, frame
+
+
+def _starts(rows: pd.DataFrame, graph: Bools, looked_up: Ints) -> tuple[Ints, str]:
     """Host times at which forward passes start, and what they rest on."""
-    attention = rows[rows["category"].isin(_ATTENTION) & (rows["thread"] != MISSING)]["time_ns"].to_numpy()
-    looked_up = inputs.frame["time_ns"].to_numpy(np.int64)
+    attention = rows["time_ns"].to_numpy(np.int64)[rows["category"].isin(marks.ATTENTION)]
     graphs = _graph_starts(rows, graph)
     if len(looked_up):
         return np.union1d(looked_up, _own(graphs, looked_up, attention)), "input"
+    found, how = marks.starts(rows, attention)
     if len(graphs):
-        return graphs, "graph"
-    ends = _head_ends(rows)
-    if len(ends):
-        return ends, "lm_head"
+        return np.union1d(graphs, _beside(found, graphs, attention)), "graph"
+    if len(found):
+        return found, how
     breaks = periodic.breaks(rows)
     return (breaks, "period") if len(breaks) else (np.empty(0, np.int64), "none")
+
+
+def _beside(found: Ints, graphs: Ints, attention: Ints) -> Ints:
+    """Marks that start passes beside those of graphs: attention was submitted since the start before, and follows."""
+    edges = np.concatenate([[np.iinfo(np.int64).min], graphs, [np.iinfo(np.int64).max]])
+    after = np.searchsorted(edges, found, side="right")
+    here = np.searchsorted(attention, found, side="left")
+    before = here > np.searchsorted(attention, edges[after - 1], side="left")
+    follows = here < np.searchsorted(attention, edges[np.minimum(after, len(edges) - 1)], side="left")
+    own: Ints = found[before & follows]
+    return own
 
 
 def _own(graphs: Ints, looked_up: Ints, attention: Ints) -> Ints:
@@ -121,43 +224,19 @@ def _graph_starts(rows: pd.DataFrame, graph: Bools) -> Ints:
     inside = rows[graph]
     if not len(inside):
         return np.empty(0, np.int64)
-    attention = inside["category"].isin(_ATTENTION)
+    attention = inside["category"].isin(marks.ATTENTION)
     per_launch = attention.groupby(inside["time_ns"]).agg(["size", "sum"])
     whole = per_launch[(per_launch["size"] >= _GRAPH_MIN_ROWS) & (per_launch["sum"] >= _GRAPH_MIN_ATTENTION)]
     launches = whole.index.to_numpy(np.int64)
     if not len(launches):
         return launches
-    tail = rows[rows["category"].isin((*GEMM, "sampling", "softmax")) & ~graph & (rows["thread"] != MISSING)]
+    tail = rows[rows["category"].isin((*GEMM, "sampling", "softmax")) & ~graph]
     tails = tail["time_ns"].to_numpy()
     tails = np.concatenate([[np.iinfo(np.int64).min], tails])
     after_tail = tails[np.searchsorted(tails, launches, side="left") - 1] + 1
     previous = np.concatenate([[np.iinfo(np.int64).min + 1], launches[:-1] + 1])
     starts: Ints = np.maximum(after_tail, previous)
     return starts
-
-
-def _head_ends(rows: pd.DataFrame) -> Ints:
-    """Times of the first layer work after each lm_head and its sampling; empty where no lm_head can be told.
-
-    It is the widest GEMM of all, and rarer than any other: once per step, where every other runs once per layer.
-    """
-    keep = rows["category"].isin(GEMM) & (rows["n"] > 0) & (rows["batch"] <= 1) & (rows["thread"] != MISSING)
-    gemm = rows[keep]
-    counts = gemm.groupby(["n", "k"]).size()
-    if len(counts) < 2:
-        return np.empty(0, np.int64)
-    width = counts.index.get_level_values("n").to_numpy()
-    widest = counts[width == width.max()]
-    second = width[width < width.max()].max(initial=0)
-    rarest_other = counts[width < width.max()].min() if second else 0
-    if len(widest) != 1 or width.max() < HEAD_WIDER * second or widest.iloc[0] * 2 > rarest_other:
-        return np.empty(0, np.int64)
-    n, k = widest.index[0]
-    head = ((rows["n"] == n) & (rows["k"] == k) & keep).to_numpy()
-    following = ~rows["category"].isin(_AFTER_HEAD).to_numpy() & ~head & (rows["thread"] != MISSING).to_numpy()
-    position = np.flatnonzero(following)
-    next_layer = np.searchsorted(position, np.flatnonzero(head), side="right")
-    return rows["time_ns"].to_numpy()[position[next_layer[next_layer < len(position)]]]
 
 
 def _trimmed(rows: pd.DataFrame, piece: Ints) -> Ints:
@@ -169,21 +248,28 @@ def _trimmed(rows: pd.DataFrame, piece: Ints) -> Ints:
     return np.where(late & (piece >= 0), MISSING, piece)
 
 
-def _input_of(inputs: Inputs, begin: Ints, end: Ints) -> Ints:
+def _input_of(looked_up: pd.Series, begin: Ints, end: Ints) -> Ints:
     """For each piece the first input looked up inside it."""
-    times = inputs.frame["time_ns"].to_numpy(np.int64)
-    order = np.argsort(times, kind="stable")
-    if not len(times):
+    if not len(looked_up):
         return np.full(len(begin), MISSING, np.int64)
-    found = np.searchsorted(times[order], begin, side="left")
+    ordered = looked_up.sort_values(kind="stable")
+    times, row = ordered.to_numpy(np.int64), ordered.index.to_numpy(np.int64)
+    found = np.searchsorted(times, begin, side="left")
     inside = found < len(times)
-    row = order[np.minimum(found, len(times) - 1)]
-    return np.where(inside & (times[row] < end), row, MISSING)
+    found = np.minimum(found, len(times) - 1)
+    return np.where(inside & (times[found] < end), row[found], MISSING)
 
 
-def fence_times(*frames: pd.DataFrame) -> Ints:
-    """The starts and ends of ranges, as fences."""
-    edges: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
-    for frame in frames:
-        edges += [frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)]
-    return np.unique(np.concatenate(edges))
+def fences(everywhere: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """The starts and ends of ranges that no pass straddles, as thread and time_ns.
+
+    Args:
+        everywhere: ranges that fence all threads (their thread becomes MISSING).
+        own: ranges that fence the thread that they are on.
+    """
+    frames = [
+        pd.DataFrame({"thread": thread, "time_ns": ranges[edge].to_numpy(np.int64)})
+        for ranges, thread in ((everywhere, MISSING), (own, own["thread"].to_numpy(np.int64)))
+        for edge in ("start_ns", "end_ns")
+    ]
+    return pd.concat(frames, ignore_index=True).astype(np.int64)

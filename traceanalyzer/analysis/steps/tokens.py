@@ -27,6 +27,7 @@ HEAD_WIDER = 1.2
 """How much wider than any layer's GEMM the lm_head must be where the vocabulary is not known."""
 _MIN_WEIGHT = 16
 """A GEMM dimension below this is a helper, not a linear layer."""
+_CALLS = ("attention", "kv_writes", "gemms", "convs", "layer_rows", "attention_rows", "kernels", "eager_attention")
 _COLUMNS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads")
 
 
@@ -35,9 +36,9 @@ def step_rows(
 ) -> pd.DataFrame:
     """One row per executed call, in order of submission: what every later question about steps is asked of.
 
-    Columns: row (in Activity.table), thread, time_ns, start_ns, name, category and role (categorical), duration_ns,
-    grid_x, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that was recorded
-    in several pieces is one row.
+    Columns: row (in Activity.table), device, thread, time_ns, start_ns, name, category and role (categorical),
+    duration_ns, grid_x, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that
+    was recorded in several pieces is one row.
     """
     table = activity.table
     start = table["start_ns"].to_numpy(np.int64)
@@ -52,6 +53,7 @@ def step_rows(
     return pd.DataFrame(
         {
             "row": order,
+            "device": taken(table["device"]),
             "thread": submission.thread[order],
             "time_ns": time[order],
             "start_ns": start[order],
@@ -116,8 +118,38 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
 
     tokens, logits, q, k, batch, written (tokens by a KV write's grid); calls of attention, kv_writes, gemms, convs,
     samples (after the lm_head), kernels, layer_rows and of these attention_rows, eager_attention; and layers.
+
+    A group on several devices is measured on each of them. Its calls add up; its tokens are not split, so the most of
+    any device count. Its layers are those of one device where several run attention at a time (each holds a part of
+    every layer), and add up where one does after the other (each holds some of the layers).
     """
-    head = lm_head(rows, group, vocabularies)
+    device = rows["device"].to_numpy(np.int64)
+    devices, index = np.unique(device, return_inverse=True)
+    units, unit = np.unique(np.where(group >= 0, group * len(devices) + index, MISSING), return_inverse=True)
+    first = int(np.searchsorted(units, 0))  # after the one for rows of no group
+    unit, of = unit - first, units[first:] // max(len(devices), 1)
+    head = lm_head(rows, unit, vocabularies)
+    each = _facts(rows, unit, head, len(of))
+    out: dict[str, Ints] = {}
+    for name in ("tokens", "logits", "written"):
+        out[name] = np.full(groups, MISSING, np.int64)
+        np.maximum.at(out[name], of, each[name])
+    busiest = np.lexsort((-each["layer_rows"], each["q"] <= 0, of))
+    chosen = busiest[np.diff(of[busiest], prepend=MISSING) != 0]
+    for name in ("q", "k", "batch"):
+        out[name] = np.full(groups, MISSING, np.int64)
+        out[name][of[chosen]] = each[name][chosen]
+    for name in _CALLS:
+        out[name] = np.zeros(groups, np.int64)
+        np.add.at(out[name], of, each[name])
+    after = (rows["category"] == "sampling").to_numpy() & (group >= 0) & _after_head(group, head, groups)
+    out["samples"] = np.bincount(group[after], minlength=groups)
+    out["layers"] = _over_devices(_layers(each), of, _at_a_time(rows, unit, of, groups), groups)
+    return out
+
+
+def _facts(rows: pd.DataFrame, group: Ints, head: Bools, groups: int) -> dict[str, Ints]:
+    """Of each group on one device: the columns of `facts` but for layers and samples."""
     linear = _linears(rows, np.where(head, MISSING, group))
     attention = _attention(rows, group)
     category, role = rows["category"], rows["role"]
@@ -136,7 +168,6 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
         "kv_writes": write,
         "gemms": category.isin(GEMM).to_numpy(),
         "convs": (category == "conv").to_numpy(),
-        "samples": (category == "sampling").to_numpy() & _after_head(group, head, groups),
         "layer_rows": category.isin(LAYER).to_numpy(),
         "attention_rows": category.isin(("attention", "kv_cache")).to_numpy(),
         "kernels": np.ones(len(rows), np.bool_),
@@ -145,7 +176,30 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
     out |= {name: np.bincount(group[of & (group >= 0)], minlength=groups) for name, of in counted.items()}
     out["eager_attention"] = _aligned(attention["pairs"], groups, 0)
     out["q"] = _unfolded(out["q"], out["batch"], out["tokens"])
-    return out | {"layers": _layers(out)}
+    return out
+
+
+def _over_devices(layers: Ints, of: Ints, at_a_time: Bools, groups: int) -> Ints:
+    """Layers of each group from those on each of its devices."""
+    total, most = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    np.add.at(total, of, layers)
+    np.maximum.at(most, of, layers)
+    return np.where(at_a_time, most, total)
+
+
+def _at_a_time(rows: pd.DataFrame, unit: Ints, of: Ints, groups: int) -> Bools:
+    """Groups whose attention runs on several devices at once: the spans of their devices overlap."""
+    batched = rows["category"].isin(GEMM) & (rows["batch"] > 1)
+    here = (rows["category"].isin(("attention", "kv_cache")) | batched).to_numpy() & (unit >= 0)
+    start, end = np.full(len(of), np.iinfo(np.int64).max), np.full(len(of), np.iinfo(np.int64).min)
+    begins = rows["start_ns"].to_numpy(np.int64)[here]
+    np.minimum.at(start, unit[here], begins)
+    np.maximum.at(end, unit[here], begins + rows["duration_ns"].to_numpy(np.int64)[here])
+    order = np.lexsort((start, of))
+    overlapping = (of[order][1:] == of[order][:-1]) & (start[order][1:] < end[order][:-1])
+    out = np.zeros(groups, np.bool_)
+    out[of[order][1:][overlapping]] = True
+    return out
 
 
 def _unfolded(q: Ints, batch: Ints, tokens: Ints) -> Ints:
@@ -206,7 +260,8 @@ def _eager_attention(rows: pd.DataFrame, group: Ints) -> pd.DataFrame:
     The first of each pair is returned; `batch` is MISSING, since heads and sequences are one dimension there.
     """
     keep = rows["category"].isin(GEMM).to_numpy() & (rows["batch"].to_numpy() > 1) & (group >= 0)
-    frame = rows.loc[keep, ["m", "n", "k", "batch", "duration_ns"]].assign(group=group[keep]).reset_index(drop=True)
+    frame = rows.loc[keep, ["m", "n", "k", "batch", "duration_ns"]].assign(group=group[keep])
+    frame = frame.sort_values("group", kind="stable", ignore_index=True)
     following = frame.shift(-1)
     pair = (
         (frame["m"] == following["m"])
