@@ -164,9 +164,9 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
         assert ":" not in bare
     training = strings.headline("memory", strings.HeadlineFacts(workload="training", gpu_util=0.5))
     assert training.startswith("This is a training run, not generation")
-    on_cpu = strings.HeadlineFacts(phase="decode", gpu_util=0.7, no_tensor_core_share=0.67, on_cpu=True)
+    on_cpu = strings.HeadlineFacts(phase="decode", idle_share=0.33, no_tensor_core_share=0.67, on_cpu=True)
     assert strings.headline("unknown", on_cpu) == (
-        "What binds decode cannot be told from this trace: operators run 70 % of the time."
+        "What binds decode cannot be told from this trace: operators run 67 % of its time."
     )
 
 

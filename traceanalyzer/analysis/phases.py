@@ -33,6 +33,9 @@ ORDER = ("prefill", "decode", "mixed", "draft", "encoder", "capture", "warmup", 
 NEAR_A_ROOF = 3.0
 """A kernel that takes longer than this many times its ideal is bound by neither roof (latency, launch, tiles)."""
 
+STACKS_DOUBT = 0.7
+"""Recording Python stacks slows the host, so a host bound seen with them is less certain."""
+
 HOST = ("idle_launch", "idle_graph_launch", "idle_sync", "idle_host", "idle_alloc")
 """Idle time that is the host's."""
 
@@ -245,6 +248,8 @@ def _bound(timeline: Timeline, kernels: pd.DataFrame, entries: pd.Series, durati
     sure = 1.0 - shares["unknown"]
     if first == "mixed" or share < 1.5 * second:
         return Bound("mixed", round(float(0.9 * sure), 2), share)
+    if first == "host" and timeline.trace.metadata.with_stack:
+        sure *= STACKS_DOUBT
     return Bound(first, round(float(min(0.95, share + 0.3) * sure), 2), share)
 
 

@@ -95,7 +95,8 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     notes.extend(_physics(analysed))
     missing = max(trace.metadata.world_size or 1 for trace in traces) - len(traces)
     if missing > 0:
-        notes.append(Note("ranks_not_given", "info", missing))
+        notes.append(Note("ranks_not_given", "warning", missing))
+    notes.extend(_unknown_work(main.timeline))
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     return Analysis(
         traces=tuple(traces),
@@ -169,6 +170,23 @@ def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:
 def _first_device(trace: Trace) -> int:
     """The device to name where a damaged file has lost all device activity."""
     return trace.metadata.devices[0].id if trace.metadata.devices else 0
+
+
+def _unknown_work(line: timeline.Timeline) -> list[Note]:
+    """Says why the work of many kernels is unknown, where it is: graphs, no shapes recorded, or ops without a model."""
+    kernels = line.table[(line.table["kind"] == KERNEL) & (line.table["category"] != "comm")]
+    time = kernels["duration_ns"].sum()
+    unknown = kernels[kernels["bytes"].isna() | kernels["flops"].isna()]
+    share = unknown["duration_ns"].sum() / time if time else 0.0
+    if share <= 1 - phases.KNOWN_ENOUGH:
+        return []
+    launches = unknown.loc[unknown["launch"] >= 0, "launch"]
+    replayed = launches.duplicated(keep=False).sum() > len(unknown) / 2
+    if replayed:
+        return [Note("unknown_work_in_graphs", "warning", len(unknown), f"{share:.0%}")]
+    if not line.trace.metadata.record_shapes:
+        return [Note("unknown_work_without_shapes", "warning", len(unknown), f"{share:.0%}")]
+    return [Note("unknown_work_of_ops", "warning", len(unknown), f"{share:.0%}")]
 
 
 def _beats_bandwidth(table: pd.DataFrame) -> int:

@@ -161,7 +161,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
 
     step_ns = phase.step_ns[1] if phase and phase.step_ns else None
     ratio = floor.ratio if floor and phase and phase.phase == "decode" else None
-    if ratio and floor:
+    if floor and phase and phase.phase == "decode":
         step_ns = floor.measured_ns
     text = strings.headline(
         facts.bound,

@@ -44,7 +44,8 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
     ),
     "bound": (
         "Bound",
-        "What takes the most of the time that could be saved: memory, compute, the host, or communication.",
+        "What takes most of a phase's time: kernels near the memory or the compute roof, waiting for the host, or "
+        "communication; two causes close to each other are mixed. The confidence falls with the time that is unknown.",
     ),
     "ledger": (
         "Ledger",

@@ -173,9 +173,9 @@ TEXT: Mapping[str, str] = {
     "roofline.lead": "How fast the phases and their kernels ran, against the lower of the two roofs at their "
     "arithmetic intensity.",
     "roofline.no_peaks": "The peaks of this device are not known, so there are no roofs to draw.",
-    "roofline.no_work": "The FLOPs and bytes of the kernels are not known in this trace, so there is no point to draw.",
-    "roofline.caption": "Large: a whole phase. Small: a kernel of that phase, its area is its time. Dashed: what such a "
-    "card reaches in practice.",
+    "roofline.no_work": "The FLOPs and bytes of the kernels are not known in this trace, so no point can be drawn.",
+    "roofline.caption": "Large: a whole phase. Small: a kernel of that phase, its area is its time. Dashed: what such "
+    "a card reaches in practice.",
     "roofline.omitted": "{shown} of {total} kernels with known work are drawn, the longest ones.",
     "roofline.x": "Arithmetic intensity, FLOP per byte",
     "roofline.y": "Achieved, TFLOP/s",

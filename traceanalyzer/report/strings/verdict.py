@@ -64,18 +64,19 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
     subject = PHASES.get(facts.phase, "The run") if facts.phase else "The run"
     if facts.by_tokens:
         return " ".join([_by_tokens(subject, facts), *_step_sentence(facts)])
+    idle = "no operator runs" if facts.on_cpu else "the GPU is idle"
     clauses = {
         "memory": (_clause("it uses {} of the memory bandwidth", facts.bandwidth_share),
                    _clause("and {} of the compute peak", facts.compute_share),
                    _no_tensor_core_clause(facts)),
         "compute": (_clause("it uses {} of the compute peak", facts.compute_share),
                     _clause("and {} of the memory bandwidth", facts.bandwidth_share)),
-        "host": (_clause("the GPU is idle {} of the time", facts.idle_share),
+        "host": (_clause(f"{idle} {{}} of the time", facts.idle_share),
                  _clause("while memory bandwidth is used to {}", facts.bandwidth_share)),
         "communication": (_clause("{} of the time goes to moving data between GPUs", facts.communication_share),),
-        "mixed": (_clause("{} of the time the GPU is idle", facts.idle_share),
-                  _clause("{} of the memory bandwidth", facts.bandwidth_share),
-                  _clause("{} of the compute peak", facts.compute_share)),
+        "mixed": (_clause(f"{idle} {{}} of the time", facts.idle_share),
+                  _clause("it uses {} of the memory bandwidth", facts.bandwidth_share),
+                  _clause("and {} of the compute peak", facts.compute_share)),
         "unknown": _busy_clauses(facts),
     }  # fmt: skip
     said = [clause for clause in clauses.get(bound, clauses["unknown"]) if clause]
@@ -101,13 +102,13 @@ _OPENINGS: Mapping[str, str] = {
 
 
 def _by_tokens(subject: str, facts: HeadlineFacts) -> str:
-    count = facts.tokens_per_step
-    tokens = "few tokens per step are" if count is None else f"{count:,.0f} tokens per step are"
-    tokens = "1 token per step is" if count == 1 else tokens
-    ridge = f"{facts.ridge:,.0f} FLOP per byte" if facts.ridge is not None else "ridge of this GPU"
+    """With M tokens per step a byte of weights gives 2 M / b FLOP, at b of half a byte at least: 4 M."""
+    count, ridge = facts.tokens_per_step or 0.0, facts.ridge or 0.0
+    tokens = "1 token" if count == 1 else f"{count:,.0f} tokens"
     return (
-        f"{subject} is most likely bound by memory bandwidth: {tokens} far below the {ridge} "
-        "this GPU needs to be bound by compute; the work of its kernels is not recorded."
+        f"{subject} is most likely bound by memory bandwidth: with {tokens} per step a byte of weights gives at most "
+        f"{4 * count:,.0f} FLOP, even in 4 bits, and this GPU needs {ridge:,.0f} to be bound by compute. The work of "
+        "its kernels is not recorded."
     )
 
 
@@ -119,7 +120,7 @@ def _no_tensor_core_clause(facts: HeadlineFacts) -> str | None:
 
 def _busy_clauses(facts: HeadlineFacts) -> list[str]:
     if facts.on_cpu:
-        busy = _clause("operators run {} of the time", facts.gpu_util)
+        busy = _clause("operators run {} of its time", None if facts.idle_share is None else 1.0 - facts.idle_share)
         return [busy] if busy else []
     return [
         clause

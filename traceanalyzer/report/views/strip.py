@@ -75,8 +75,10 @@ def strip_view(report: Report) -> StripView | None:
     steps = rows.steps_of(report, device)
     if not steps:
         return None
-    start = min(step.start_us for step in steps)
-    length = max(step.start_us + step.duration_us for step in steps) - start
+    start = 0.0
+    length = max(step.start_us + step.duration_us for step in steps)
+    if device and not report.steps_omitted:
+        length = max(length, device.span_us)
     if length <= 0:
         return None
     phases = [phase for phase in rows.PHASES if any(step.phase == phase for step in steps)]
