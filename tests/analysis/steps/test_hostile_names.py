@@ -130,3 +130,14 @@ def test_a_step_with_an_unreadable_label_is_judged_by_its_shapes():
         r.forward(2, 2, ids=[2, 1], q=1, k=40, batch=2)
     row = find(*r.build()).table.iloc[0]
     assert (row.phase, row.tokens, row.sequences, row.context_sum) == ("decode", 2, 2, 80)
+
+
+@pytest.mark.parametrize("ids", [[2**70, 1], [2**40, 2**40], [-8, 1], [True, True], [10**200]])
+def test_ids_of_impossible_shape_are_not_read(ids):
+    """The lookup still starts a pass; its tokens come from the products."""
+    r = Recording()
+    for _ in range(3):
+        r.forward(8, 8, ids=ids)
+    steps = find(*r.build())
+    assert steps.table["tokens"].tolist() == [8, 8, 8]
+    assert steps.facts.layers == 4
