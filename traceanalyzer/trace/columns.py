@@ -114,9 +114,7 @@ class Columns:
         self.thread_names: dict[tuple[str, str], str] = {}
         self.categories: Counter[str | None] = Counter()
         self.events = 0
-        self.tables = {
-            name: Growing() for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")
-        }
+        self.tables = {name: Growing() for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")}
         self._book = book
         self._threads = _Threads()
         self._json = _JsonTexts(self.strings)
