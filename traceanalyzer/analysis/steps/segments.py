@@ -35,6 +35,7 @@ CORE = (*LAYER, "norm", "rope", "sampling", "softmax")
 _SLACK_NS = 1_000_000
 _GRAPH_MIN_ROWS = 8
 _GRAPH_MIN_ATTENTION = 2
+_NOWHERE = np.empty(0, np.int64)
 _TRUST = ("input", "graph", *marks.KINDS, "period", "none")
 """What boundaries may rest on, the most trusted first."""
 
@@ -92,14 +93,16 @@ def segment(rows: pd.DataFrame, graph: Bools, inputs: Inputs, fences: pd.DataFra
     lane = _mapped(rows["thread"].to_numpy(np.int64), lane_of, MISSING)
     input_lane = _mapped(inputs.frame["thread"].to_numpy(np.int64), lane_of, 0 if count == 1 else MISSING)
     fence_lane = _mapped(fences["thread"].to_numpy(np.int64), lane_of, MISSING)
+    rows_of, inputs_of, fences_of = _places(lane), _places(input_lane), _places(fence_lane)
+    fence_times = fences["time_ns"].to_numpy(np.int64)
     group = np.full(len(rows), MISSING, np.int64)
     lanes: list[Lane] = []
     pieces: list[pd.DataFrame] = []
     found = 0
     for i in range(count):
-        here = np.flatnonzero(lane == i)
-        fenced = fences["time_ns"].to_numpy(np.int64)[(fence_lane == i) | (fence_lane == MISSING)]
-        looked_up = inputs.frame["time_ns"][input_lane == i]
+        here = rows_of.get(i, _NOWHERE)
+        fenced = fence_times[np.concatenate([fences_of.get(i, _NOWHERE), fences_of.get(MISSING, _NOWHERE)])]
+        looked_up = inputs.frame["time_ns"].iloc[inputs_of.get(i, _NOWHERE)]
         cuts, piece, frame = _cut(rows.iloc[here], graph[here], looked_up, fenced)
         names = np.full(len(cuts) + 1, MISSING, np.int64)
         names[frame["piece"]] = np.arange(found, found + len(frame))
@@ -120,6 +123,13 @@ def segment(rows: pd.DataFrame, graph: Bools, inputs: Inputs, fences: pd.DataFra
     )
 
 
+def _places(key: Ints) -> dict[int, Ints]:
+    """Where each key stands, in order."""
+    order = np.argsort(key, kind="stable")
+    keys, first = np.unique(key[order], return_index=True)
+    return dict(zip(keys.tolist(), np.split(order, first[1:]), strict=False))
+
+
 def _mapped(thread: Ints, lane_of: Mapping[int, int], absent: int) -> Ints:
     """The lane of each thread."""
     threads, back = np.unique(thread, return_inverse=True)
@@ -136,10 +146,11 @@ def _lanes(rows: pd.DataFrame, graph: Bools, inputs: Inputs) -> dict[int, int]:
     layered = np.unique(thread[rows["category"].isin(LAYER).to_numpy() & (thread != MISSING)]).tolist()
     if len(layered) < 2:
         return dict.fromkeys(known, 0)
+    rows_of, inputs_of = _places(thread), _places(inputs.frame["thread"].to_numpy(np.int64))
     ground: dict[int, str] = {}
     for key in layered:
-        here = np.flatnonzero(thread == key)
-        looked_up = inputs.frame["time_ns"][inputs.frame["thread"] == key].to_numpy(np.int64)
+        here = rows_of[key]
+        looked_up = inputs.frame["time_ns"].to_numpy(np.int64)[inputs_of.get(key, _NOWHERE)]
         ground[key] = _starts(rows.iloc[here], graph[here], looked_up)[1]
     best = min(ground.values(), key=_TRUST.index)
     own = [key for key in layered if ground[key] == best]
