@@ -281,6 +281,7 @@ def test_limits_from_the_user_make_an_unknown_gpu_a_known_one() -> None:
     assert info.peak_tflops("bf16", True) == 100
     assert info.peak_tflops("bf16", False) is None, "a tensor-core peak says nothing of the vector units"
     assert info.peak_tflops("fp32", False) == 10
+    assert info.peak_tflops("fp32", True) is None, "tensor cores compute fp32 in tf32, which was not given"
 
 
 def test_the_test_device_is_what_the_numbers_above_assume() -> None:

@@ -64,10 +64,15 @@ class DeviceInfo:
         """Dense peak for a compute dtype: the user's figure, else the sheet's for that kind of unit."""
         if dtype is None:
             return None
-        given = self.overrides.peaks_tflops.get(dtype)
+        given = self.overrides.peaks_tflops.get(self._computed_in(dtype, tensor_core))
         if given is not None and (tensor_core or dtype not in TENSOR_DTYPES or self.kind == "cpu"):
             return given
         return self.gpu.peak_tflops(dtype, tensor_core) if self.gpu else None
+
+    def _computed_in(self, dtype: str, tensor_core: bool) -> str:
+        """On tensor cores fp32 is computed in tf32, unless the card's matrix cores multiply fp32 itself."""
+        own = self.gpu is not None and "fp32" in self.gpu.tensor_tflops
+        return "tf32" if tensor_core and dtype == "fp32" and not own else dtype
 
     @property
     def peaks_tflops(self) -> dict[str, float]:

@@ -18,17 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL
 
-MATRIX = ("gemm", "gemv", "moe", "conv")
-HELPERS = ("splitk-epilogue", "routing", "split-combine", "metadata")
 MIN_STEPS_FOR_SLOPE = 8
 
 
 def heavy_kernels(table: pd.DataFrame) -> pd.DataFrame:
     """The kernels that do the model's math: matrix products, convolutions and attention, without their helpers."""
-    heavy = table["category"].isin((*MATRIX, "attention")) & ~table["role"].isin(HELPERS)
+    heavy = table["category"].isin((*MATRIX_CATEGORIES, "attention")) & ~table["role"].isin(HELPER_ROLES)
     return table[heavy & (table["kind"] == KERNEL)]
 
 
