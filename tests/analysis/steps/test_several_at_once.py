@@ -93,6 +93,16 @@ def test_fixed_caches_of_two_threads_count_up_each_for_itself():
     assert contexts == [[37, 38, 39, 40], [50, 51, 52, 53]]
 
 
+def test_a_pool_of_threads_serves_one_sequence():
+    """No two passes at a time: whichever thread runs a pass, the context of the fixed cache grows by it."""
+    r = Recording()
+    for q, thread in ((37, 1), (1, 2), (1, 1), (1, 3), (1, 2), (1, 2), (1, 1), (1, 3)):
+        r.forward(q, 1, ids=[1, q], q=q, k=128, batch=1, thread=thread)
+    table = find(*r.build()).table
+    assert table["context_sum"].tolist() == [37, 38, 39, 40, 41, 42, 43, 44]
+    assert table["complete"].all()
+
+
 def test_a_helper_thread_goes_with_the_thread_of_its_device():
     r = Recording()
     places = [{"thread": 1, "device": 0}, {"thread": 2, "device": 1}]

@@ -73,22 +73,27 @@ def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
 
 
 def _sequences(rows: pd.DataFrame, plan: Plan) -> tuple[Ints, Ints]:
-    """Groups in order of submission: all together, and thread by thread and device by device.
+    """Groups in order of submission: all together, and with those of each thread and device together.
 
-    The thread and device of a group are those of its first layer work: threads take their turns at random, and what
-    one of them submits says nothing of the context of another's.
+    The thread and device of a group are those of its first layer work. Threads that submit at the same time serve
+    sequences of their own; threads that never do are one pool that takes the passes as they come.
     """
     time = rows["time_ns"].to_numpy(np.int64)
-    first = np.full(plan.groups, len(rows), np.int64)
-    layer = (rows["category"].isin(tokens.LAYER)).to_numpy() & (plan.rows >= 0)
-    np.minimum.at(first, plan.rows[layer], np.flatnonzero(layer))
-    seen = first < len(rows)
-    thread, device = np.full(plan.groups, MISSING, np.int64), np.full(plan.groups, MISSING, np.int64)
-    thread[seen] = rows["thread"].to_numpy(np.int64)[first[seen]]
-    device[seen] = rows["device"].to_numpy(np.int64)[first[seen]]
     start = np.full(plan.groups, np.iinfo(np.int64).max, np.int64)
     np.minimum.at(start, plan.rows[plan.rows >= 0], time[plan.rows >= 0])
-    return np.argsort(start, kind="stable"), np.lexsort((start, device, thread))
+    layer = np.flatnonzero(rows["category"].isin(tokens.LAYER).to_numpy() & (plan.rows >= 0))
+    group, first = np.unique(plan.rows[layer], return_index=True)  # rows are in order of submission
+    thread, device = np.full(plan.groups, MISSING, np.int64), np.full(plan.groups, MISSING, np.int64)
+    thread[group] = rows["thread"].to_numpy(np.int64)[layer[first]]
+    device[group] = rows["device"].to_numpy(np.int64)[layer[first]]
+    last = np.full(plan.groups, np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(last, plan.rows[layer], time[layer])
+    sequence = np.argsort(start, kind="stable")
+    begins = time[layer[first]][np.argsort(layer[first])]
+    ends = last[group][np.argsort(layer[first])]
+    if not (begins[1:] < ends[:-1]).any():
+        thread = np.full(plan.groups, MISSING, np.int64)
+    return sequence, np.lexsort((start, device, thread))
 
 
 def are_steps(known: Measured) -> Bools:
