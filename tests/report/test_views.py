@@ -65,7 +65,7 @@ def test_an_unknown_floor_draws_nothing_and_says_so() -> None:
     view = floor_view(factory.graph_decode())
     assert view is not None
     assert view.segments == ()
-    assert view.lead == "5.21 ms measured; the least time is not known."
+    assert view.lead == "A decode step takes 5.21 ms; the least it can take is not known."
     assert view.assumptions == ("Weight bytes are not known, so there is no floor.",)
     assert floor_view(factory.almost_empty()) is None
     assert prefill_view(factory.almost_empty()) is None

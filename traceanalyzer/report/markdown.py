@@ -45,7 +45,7 @@ def render(report: Report) -> str:
     lines += _line(plain(first.work_ratio))
     lines += _meters(first)
     lines += _phases(first)
-    lines += _line(" ".join(plain(part) for part in (first.floor, first.limits) if part))
+    lines += _line(" ".join(plain(part) for part in (first.floor, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
     ledger = _ledger(ledger_view(report))

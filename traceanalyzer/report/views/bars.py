@@ -14,7 +14,15 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import DecodeFloor, LedgerRow, PrefillIdeal, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.views.pieces import LIMIT_TOLERANCE, Fact, Figure, floor_lead, limits_known, share_figure
+from traceanalyzer.report.views.pieces import (
+    LIMIT_TOLERANCE,
+    Fact,
+    Figure,
+    floor_lead,
+    limits_known,
+    prefill_lead,
+    share_figure,
+)
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
 _SINGLE = ("busy_no_tensor_core", "tensor_core_useful")  # groups of one bucket, which need no second name
@@ -146,18 +154,12 @@ def prefill_view(report: Report) -> FloorView | None:
     if ideal is None or ideal.ideal_us is None:
         return None
     scale = max(ideal.measured_us, ideal.ideal_us)
-    lead = text(
-        "floor.prefill_lead",
-        measured=fmt.duration(ideal.measured_us),
-        ideal=fmt.duration(ideal.ideal_us),
-        ratio=text("floor.prefill_ratio", ratio=fmt.factor(ideal.ratio)),
-    )
     parts = [
         ("compute", ideal.ideal_us, text("floor.legend_flops", flops=fmt.work(ideal.flops))),
         ("rest", ideal.measured_us - ideal.ideal_us, text("floor.rest_ideal")),
     ]
     return FloorView(
-        lead=lead,
+        lead=prefill_lead(ideal),
         above_limit=ideal.ideal_us > LIMIT_TOLERANCE * ideal.measured_us,
         segments=tuple(_stack(parts, scale)),
         marker=None,

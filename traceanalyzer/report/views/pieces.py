@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import strings
-from traceanalyzer.report.document import DecodeFloor, Device, Phase
+from traceanalyzer.report.document import DecodeFloor, Device, Phase, PrefillIdeal
 from traceanalyzer.report.strings.page import text
 
 LIMIT_TOLERANCE = 1.005
@@ -102,6 +102,15 @@ def phase_line(row: Phase) -> PhaseLine:
 def limits_known(device: Device | None) -> bool:
     """Whether there are limits to measure against, so that the user need not supply any."""
     return device is None or bool(device.bandwidth_gbs and device.peaks_tflops)
+
+
+def prefill_lead(ideal: PrefillIdeal) -> str:
+    """The prefill against its ideal, in a sentence; empty where the ideal is not known."""
+    if ideal.ideal_us is None:
+        return ""
+    ratio = text("floor.prefill_ratio", ratio=fmt.factor(ideal.ratio))
+    measured, least = fmt.duration(ideal.measured_us), fmt.duration(ideal.ideal_us)
+    return text("floor.prefill_lead", measured=measured, ideal=least, ratio=ratio)
 
 
 def floor_lead(floor: DecodeFloor) -> str:

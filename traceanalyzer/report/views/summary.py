@@ -26,6 +26,7 @@ from traceanalyzer.report.views.pieces import (
     is_partial,
     limits_known,
     phase_line,
+    prefill_lead,
     share_figure,
 )
 
@@ -83,6 +84,7 @@ class FirstScreen:
     meters: tuple[Meter, ...]
     phases: tuple[PhaseLine, ...]
     floor: str
+    ideal: str
     limits: str
     actions: tuple[Action, ...]
     ruled_out: tuple[str, ...]
@@ -115,6 +117,7 @@ def first_screen(report: Report) -> FirstScreen:
         meters=tuple(_meters(figures, device)),
         phases=tuple(phase_line(row) for row in rows.phases_of(report, device)),
         floor=floor_lead(report.decode_floor) if report.decode_floor else "",
+        ideal=prefill_lead(report.prefill_ideal) if report.prefill_ideal else "",
         limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
         work_ratio=_work_ratio(report),
         actions=tuple(_actions(report)),
