@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceanalyzer.analysis.shapes import Signature, signature
+from traceanalyzer.analysis.shapes import Signature, integer, signature
 
 
 def shapes(dims: str) -> Signature:
@@ -48,3 +48,20 @@ def test_what_no_tensor_can_be_is_nothing_recorded(dims: str) -> None:
 
 def test_deep_nesting_is_no_crash() -> None:
     assert shapes("[" + "[" * 900 + "]" * 900 + "]").tensor(0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("-1", -1),
+        ("", None),
+        ("--5", None),
+        ("\u00b2", None),
+        ("\u0663", None),
+        ("1.0", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_integers_are_ascii_digits_of_a_sane_length(text: str, value: int | None) -> None:
+    assert integer(text) == value

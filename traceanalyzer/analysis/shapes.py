@@ -9,6 +9,7 @@ zero.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -65,6 +66,14 @@ class Signature:
             return None
         strides = self.strides[index]
         return strides if isinstance(strides, tuple) and all(isinstance(n, int) for n in strides) else None
+
+
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
+
+
+def integer(text: str) -> int | None:
+    """A recorded value as an integer; None for anything else, such as text that only looks like a number."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def numel(shape: Dims) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceanalyzer.analysis.shapes import Signature, numel
+from traceanalyzer.analysis.shapes import Signature, integer, numel
 from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, value
 from traceanalyzer.catalog.op_models import OpModel
 
@@ -64,7 +64,7 @@ def attention(model: OpModel, sig: Signature) -> OpWork | None:
         return replace(base, q_len=tokens)
     packed_lengths = _packed(model, sig, k, tokens, sequences)
     if packed_lengths is None:
-        each = tokens // sequences if _integer(value(model, sig, "max_q")) == tokens / sequences else None
+        each = tokens // sequences if integer(value(model, sig, "max_q")) == tokens / sequences else None
         return replace(base, batch=sequences, q_len=each)
     return _counted(model, sig, base, packed_lengths, (q, k, v))
 
@@ -90,7 +90,7 @@ def _dense(q: Operand, k: Operand, heads_first: bool, paged: bool) -> _Lengths |
 
 def _packed(model: OpModel, sig: Signature, k: Operand, tokens: int, sequences: int) -> _Lengths | None:
     """The lengths of a packed batch, from its totals and its longest sequence; None where the keys are not told."""
-    longest_q, longest_k = _integer(value(model, sig, "max_q")), _integer(value(model, sig, "max_k"))
+    longest_q, longest_k = integer(value(model, sig, "max_q")), integer(value(model, sig, "max_k"))
     pool = named(model, sig, "block_table") is not None or (len(k.shape) > 3 and k.shape[0] != 1)
     same_q = sequences == 1 or (longest_q is not None and tokens == sequences * longest_q)
     if not pool:
@@ -147,7 +147,7 @@ def _mask(model: OpModel, sig: Signature) -> _Mask:
     kind = value(model, sig, "mask_type")
     causal = value(model, sig, "causal") in ("True", "1") or kind in ("1", "2")
     bottom_right = model.options.get("align") == "bottom_right" or kind == "2"
-    left, right = _integer(value(model, sig, "window_left")), _integer(value(model, sig, "window_right"))
+    left, right = integer(value(model, sig, "window_left")), integer(value(model, sig, "window_right"))
     return _Mask(
         bottom_right=bottom_right,
         left=None if left is None or left < 0 else left,
@@ -178,10 +178,6 @@ def _keys(q: float, k: float, mask: _Mask) -> float:
     last = k if mask.right is None else min(k, offset + q + mask.right)
     first = 0.0 if mask.left is None else max(0.0, offset - mask.left)
     return max(last - first, 0.0)
-
-
-def _integer(text: str) -> int | None:
-    return int(text) if text.lstrip("-").isdigit() else None
 
 
 def _whole(number: float) -> int | None:

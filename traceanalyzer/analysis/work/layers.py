@@ -6,7 +6,7 @@ in the catalogue), so compare bytes, not FLOPs, with other tools.
 
 from __future__ import annotations
 
-from traceanalyzer.analysis.shapes import Signature, numel
+from traceanalyzer.analysis.shapes import Signature, integer, numel
 from traceanalyzer.analysis.work.dtypes import FP32, scalar_type
 from traceanalyzer.analysis.work.opwork import OpWork, named, value
 from traceanalyzer.catalog.op_models import OpModel
@@ -53,8 +53,8 @@ def rope(model: OpModel, sig: Signature) -> OpWork | None:
     table, positions = named(model, sig, "table"), named(model, sig, "positions")
     if q is None or table is None or positions is None or len(table.shape) != 2:
         return None
-    head = value(model, sig, "head_size")
-    share = min(table.shape[1] / int(head), 1.0) if head.isdigit() and int(head) else 1.0
+    head = integer(value(model, sig, "head_size"))
+    share = min(table.shape[1] / head, 1.0) if head and head > 0 else 1.0
     rotated = sum(numel(o.shape) for o in (q, k) if o) * share
     moved = 2 * rotated * q.dtype.bytes
     rows = min(numel(positions.shape), table.shape[0])

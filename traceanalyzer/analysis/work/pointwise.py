@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traceanalyzer.analysis.shapes import Dims, Signature, numel
+from traceanalyzer.analysis.shapes import Dims, Signature, integer, numel
 from traceanalyzer.analysis.work.dtypes import BOOL, BOOLEAN, FP32, INT, INT64, Dtype, promote, scalar_type
 from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, operand, value
 from traceanalyzer.catalog.op_models import OpModel
@@ -177,8 +177,8 @@ def _reduced_bytes(model: OpModel, sig: Signature, x: Dtype) -> int:
 
 
 def _axis(text: str, rank: int) -> int | None:
-    if not text.lstrip("-").isdigit():
+    axis = integer(text)
+    if axis is None:
         return None
-    axis = int(text)
     axis += rank if axis < 0 else 0
     return axis if 0 <= axis < max(rank, 1) else None
