@@ -6,6 +6,8 @@ import gzip
 import json
 import random
 import re
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tests.trace.made import document, events
 from tests.trace.plain import assert_same, events_of
 from traceanalyzer import analyze
 from traceanalyzer.errors import TraceAnalyzerError
-from traceanalyzer.trace import Trace, read_trace
+from traceanalyzer.trace import Trace, read_trace, salvage
 from traceanalyzer.trace.kineto import read_kineto
 from traceanalyzer.trace.salvage import repair
 
@@ -98,6 +100,38 @@ def test_repairs(text: bytes, repaired: str, code: dict[str, int]) -> None:
     found, made = repair(text)
     assert found.decode() == repaired
     assert {key: count for key, count in made.items() if count} == code
+
+
+def test_lists_that_never_end_take_time_in_proportion_to_their_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repaired = 0
+
+    def counting(text: bytes) -> tuple[bytes, Counter[str]]:
+        nonlocal repaired
+        repaired += len(text)
+        return repair(text)
+
+    monkeypatch.setattr(salvage, "repair", counting)
+    unfinished = '{"ph": "X", "p": "' + "x" * 900 + '", "a": [{}'
+    text = wrapped(*[unfinished] * 600, *[kernel("k", 10 + i) for i in range(10)])
+    begin = time.process_time()
+    assert names(read(tmp_path, text)) == ["k"] * 10
+    assert repaired < 40 * len(text)
+    assert time.process_time() - begin < 8
+
+
+def test_an_event_that_follows_a_list_without_end_counts_once(tmp_path: Path) -> None:
+    text = wrapped(kernel("a"), '{"a": [{}', '{"b": x, ' + kernel("b"), kernel("c"))
+    assert names(read(tmp_path, text)) == ["a", "b", "c"]
+
+
+def test_a_second_list_of_events_is_noted(tmp_path: Path) -> None:
+    trace = read(tmp_path, wrapped(kernel("a"))[:-1] + ', "traceEvents": [' + kernel("b") + "]}")
+    assert names(trace) == ["a"]
+    assert [(note.code, note.detail) for note in trace.quality if note.severity != "info"] == [
+        ("damaged_metadata", "traceEvents")
+    ]
 
 
 def test_repaired_events_keep_what_is_known(tmp_path: Path) -> None:

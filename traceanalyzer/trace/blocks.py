@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from traceanalyzer.trace import notes
-from traceanalyzer.trace.salvage import BOUNDARY, DAMAGE, Events, decode, salvage
+from traceanalyzer.trace.salvage import BOUNDARY, DAMAGE, LAST_EVENT_END, Events, decode, salvage
 
 BLOCK_BYTES = 1 << 20
 """How much text is decoded at once."""
 
 _METADATA_BYTES = 1 << 24
+_LONGEST_HEADER = 1 << 26
 _LONGEST_EVENT = 1 << 26
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OVERLAP = 256
@@ -30,7 +31,8 @@ class EventBlocks:
     """Iterates over the blocks of events of one trace text.
 
     After the iteration `header` and `footer` hold the text before and after the event list (the first 16 MiB of each),
-    `found` whether there was a list at all and `closed` whether its end was met.
+    `found` whether there was a list at all, in the first 64 MiB, `closed` whether its end was met and `exhausted`
+    whether the text ended.
 
     Args:
         chunks: the text, UTF-8, in pieces of any size.
@@ -44,11 +46,11 @@ class EventBlocks:
         self.footer = b""
         self.found = False
         self.closed = False
+        self.exhausted = False
         self._chunks = iter(chunks)
         self._book = book
         self._block = block_bytes
         self._buffer = b""
-        self._exhausted = False
 
     def __iter__(self) -> Iterator[Events]:
         """The blocks, once."""
@@ -62,18 +64,18 @@ class EventBlocks:
             if self._buffer.startswith(b"]"):
                 self.closed, self._buffer = True, self._buffer[1:]
                 break
-            if self._exhausted and not self._buffer:
+            if self.exhausted and not self._buffer:
                 break
             piece, following, final = self._cut(size)
-            if piece is None:
+            events = self._ending() if piece is None else self._decoded(piece, final)
+            if events is None:
                 size = self._grow(size)
                 continue
-            events = self._decoded(piece, final)
             self.closed = events.ended
             self._buffer = events.rest + following
             if events.raws:
                 yield events
-            size = 2 * max(size, len(self._buffer)) if events.rest else self._block
+            size = min(2 * max(size, len(self._buffer)), _LONGEST_EVENT) if events.rest else self._block
             if final:
                 break
         if not self.closed:
@@ -88,7 +90,7 @@ class EventBlocks:
         while held < size:
             chunk = next(self._chunks, None)
             if chunk is None:
-                self._exhausted = True
+                self.exhausted = True
                 break
             parts.append(chunk)
             held += len(chunk)
@@ -100,7 +102,7 @@ class EventBlocks:
         if text.startswith(b"["):
             self.found, self._buffer = True, text[1:]
             return
-        searched = 0
+        searched = dropped = 0
         kept: list[bytes] = []
         while True:
             if match := _LIST_START.search(self._buffer, searched):
@@ -108,20 +110,21 @@ class EventBlocks:
                 self._buffer = self._buffer[match.end() :]
                 self.found = True
                 break
-            if self._exhausted:
+            if self.exhausted or dropped > _LONGEST_HEADER:
                 kept.append(self._buffer)
                 break
             searched = max(0, len(self._buffer) - _OVERLAP)
             if len(self._buffer) > _METADATA_BYTES:
                 if not kept:
                     kept.append(self._buffer[:searched])
+                dropped += searched
                 self._buffer, searched = self._buffer[searched:], 0
             self._fill(len(self._buffer) + self._block)
         self.header = kept[0]
 
     def _cut(self, size: int) -> tuple[bytes | None, bytes, bool]:
         """A piece that ends with an event, what follows it, and whether the piece is the last of the text."""
-        if self._exhausted and len(self._buffer) <= size:
+        if self.exhausted and len(self._buffer) <= size:
             return self._buffer.rstrip(_FILLER), b"", True
         window = _WINDOW
         while True:
@@ -129,21 +132,35 @@ class EventBlocks:
             if last := next(iter(deque(BOUNDARY.finditer(self._buffer, begin), maxlen=1)), None):
                 return self._buffer[: last.start() + 1], self._buffer[last.start() + 1 :], False
             if begin == 0:
-                return (self._buffer.rstrip(_FILLER), b"", True) if self._exhausted else (None, b"", False)
+                return (self._buffer.rstrip(_FILLER), b"", True) if self.exhausted else (None, b"", False)
             window *= 16
 
     def _decoded(self, piece: bytes, final: bool) -> Events:
         try:
             return decode(piece)
         except DAMAGE:
-            return salvage(piece, self._book, final)
+            return salvage(piece, self._book, final or len(self._buffer) >= _LONGEST_EVENT)
+
+    def _ending(self) -> Events | None:
+        """The last events, where the list ends in the buffer and a long footer follows."""
+        if not LAST_EVENT_END.search(self._buffer):
+            return None
+        try:
+            events = decode(self._buffer)
+        except DAMAGE:
+            return None
+        return events if events.ended else None
 
     def _grow(self, size: int) -> int:
-        """Room for an event longer than a block; one beyond all reason is given up."""
-        if len(self._buffer) <= _LONGEST_EVENT:
-            return 2 * max(size, len(self._buffer))
-        self._book.add(notes.DAMAGED_EVENTS)
-        self._buffer = self._buffer[-_OVERLAP:]
+        """Room for an event longer than a block; one beyond all reason is passed over."""
+        if len(self._buffer) < _LONGEST_EVENT:
+            return min(2 * max(size, len(self._buffer)), _LONGEST_EVENT)
+        while not (boundary := BOUNDARY.search(self._buffer)) and not self.exhausted:
+            self._buffer = self._buffer[-_OVERLAP:]
+            self._fill(_OVERLAP + self._block)
+        if boundary:
+            self._book.add(notes.DAMAGED_EVENTS)
+            self._buffer = self._buffer[boundary.end() :]
         return self._block
 
     def _read_footer(self) -> None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import codecs
 import re
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -20,15 +23,19 @@ from traceanalyzer.trace import notes
 
 BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 """Where an event seems to end and another to begin."""
+LAST_EVENT_END = re.compile(rb"\}\s*(\]\s*(?:,\s*\"|\}|\Z))")
+"""Where the last event of a list and the list seem to end."""
 
 _RUN = 1 << 16
 _LONGEST_EVENT = 1 << 22
+_EFFORT = 8
+"""How many times the length of a piece (or of a run) is decoded in vain for events that only seem unfinished."""
 _BYTE = re.compile(r"\(byte (\d+)\)")
-_LAST_WORD = re.compile(rb"[\w.+-]{1,64}\Z")
+_WORD = 64
+_LAST_WORD = re.compile(rb"[\w.+-]+\Z")
 _RESUMES = 4
 _EVENT_START = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|id)"\s*:')
 _LIST_END = re.compile(rb"\]\s*(?:,\s*\"|\}|\Z)")
-_EVENT_AND_LIST_END = re.compile(rb"\}\s*(\]\s*(?:,\s*\"|\}|\Z))")
 _TOKEN = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([a-z]*\))?|[-+]?\b1\.#[a-z]+', re.DOTALL | re.IGNORECASE
 )
@@ -132,9 +139,12 @@ class _Salvage:
         self._book = book
         self._final = final
         self._found = Events()
-        matches = list(BOUNDARY.finditer(piece))
-        self._starts = [0, *(match.end() for match in matches)]
-        self._ends = [*(match.start() + 1 for match in matches), len(piece)]
+        self._effort = _EFFORT * max(len(piece), _RUN)
+        self._starts, self._ends = array("q", (0,)), array("q")
+        for match in BOUNDARY.finditer(piece):
+            self._starts.append(match.end())
+            self._ends.append(match.start() + 1)
+        self._ends.append(len(piece))
 
     def run(self) -> Events:
         index = 0
@@ -173,12 +183,24 @@ class _Salvage:
                     self._found.rest = text
                     return stop
                 break
-            count = count + 1 if count < 8 else 2 * count
-        if unfinished and not any(_EVENT_START.match(self._piece, start) for start in self._starts[index + 1 :]):
+            self._effort -= len(text)
+            unfinished = self._effort > 0
+            if not unfinished:
+                break
+            count += 1
+            if count > 8 or len(text) > _RUN:
+                count = max(count, bisect_right(self._ends, self._starts[index] + 2 * len(text)) - index)
+        if unfinished and index >= self._last_event:
             return len(self._starts)  # the event in which the file was cut
-        if not self._resume(text):
+        if not self._resume(self._piece[self._starts[index] : self._ends[index]]):
             self._drop(index)
         return index + 1
+
+    @cached_property
+    def _last_event(self) -> int:
+        """The last segment that begins like an event; -1 if none does."""
+        segments = range(len(self._starts) - 1, -1, -1)
+        return next((index for index in segments if _EVENT_START.match(self._piece, self._starts[index])), -1)
 
     def _resume(self, text: bytes) -> bool:
         """Take the event that follows a cut one in the same segment, as when two writers share a file."""
@@ -206,7 +228,7 @@ class _Salvage:
             self._book.add(notes.DAMAGED_EVENTS)
             return
         # The last segment holds what follows the list too; without its end the file is cut, which the caller notes.
-        if end := _EVENT_AND_LIST_END.search(self._piece, self._starts[index]):
+        if end := LAST_EVENT_END.search(self._piece, self._starts[index]):
             self._book.add(notes.DAMAGED_EVENTS)
             self._found.ended, self._found.rest = True, self._piece[end.start(1) + 1 :]
 
@@ -214,7 +236,7 @@ class _Salvage:
 def _is_unfinished(text: bytes) -> bool:
     """Whether more text could make this an event."""
     try:
-        _raw.decode(_LAST_WORD.sub(b"", text))  # a number or literal may be cut itself
+        _raw.decode(text[:-_WORD] + _LAST_WORD.sub(b"", text[-_WORD:]))  # a number or literal may be cut itself
     except DAMAGE as error:
         return "truncated" in str(error)
     return False

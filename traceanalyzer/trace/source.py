@@ -2,7 +2,7 @@
 
 Compression and encoding are sniffed from the first bytes, because file names lie. A damaged or cut gzip or zstd stream
 yields everything that came out before the damage, and a note. What could be wrong: the bytes after a damaged spot are
-lost even where a later gzip member would be whole, and one compressed chunk can expand far beyond its size.
+lost even where a later gzip member would be whole.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _PACKED_CHUNK = 1 << 14
 _SNIFF = 512
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_STEPS = {_GZIP: 1 << 12, _ZSTD: 1 << 8}
+"""How much compressed text is expanded at once: gzip makes at most 1032 bytes of one, zstd 128 KiB of four."""
 _DAMAGE = (cast("type[Exception]", igzip_lib.IsalError), zstandard.ZstdError)  # its stub declares an instance
 _FORMATS = {_GZIP: "kineto-json.gz", _ZSTD: "kineto-json.zst"}
 _JSON_STARTS = (b"{", b"[", b" ", b"\t", b"\r", b"\n")
@@ -71,6 +73,7 @@ class SourceStream:
         self.bytes = 0
         self._book = book
         self._hash = hashlib.sha256()
+        self._is_stdin = str(path) == "-"
         self._handle = _open(path, self.name)
         try:
             self._first = self._read(_SNIFF)
@@ -96,7 +99,7 @@ class SourceStream:
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
-        if self._handle is not sys.stdin.buffer:
+        if not self._is_stdin:
             self._handle.close()
 
     def _read(self, size: int) -> bytes:
@@ -129,6 +132,8 @@ class SourceStream:
 
 def _open(path: str | Path, name: str) -> BinaryIO:
     if str(path) == "-":
+        if sys.stdin is None:
+            raise InputError("standard input is closed", "pass the name of a trace file")
         return sys.stdin.buffer
     try:
         return Path(path).open("rb")
@@ -158,9 +163,10 @@ def _new_decompressor(magic: bytes) -> Callable[[], _Decompressor]:
 def _unpacked(chunks: Iterator[bytes], magic: bytes, book: notes.NoteBook) -> Iterator[bytes]:
     """All members or frames, one after the other, as far as they are whole."""
     make = _new_decompressor(magic)
+    step = _STEPS[magic]
     unpacker: _Decompressor | None = None
-    for chunk in chunks:
-        data = chunk
+    for part in (chunk[begin : begin + step] for chunk in chunks for begin in range(0, len(chunk), step)):
+        data = part
         while data:
             if unpacker is None:
                 data = data.lstrip(b"\0")  # tape and block devices pad with zeros, which is no damage
@@ -172,8 +178,8 @@ def _unpacked(chunks: Iterator[bytes], magic: bytes, book: notes.NoteBook) -> It
             except _DAMAGE:
                 book.add(notes.DAMAGED_COMPRESSION)
                 return
-            if text:
-                yield text
+            for begin in range(0, len(text), _PLAIN_CHUNK):
+                yield text[begin : begin + _PLAIN_CHUNK]
             if not unpacker.eof:
                 break
             data = unpacker.unused_data
