@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import cast
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str, code: int) -> int:
-    say(f"traceanalyzer: {message}")
+    with contextlib.suppress(OSError):  # standard error may be full or closed; the exit code still says it
+        say(f"traceanalyzer: {message}")
     return code
 
 

@@ -76,6 +76,8 @@ def _check(option: str, path: Path, inputs: Sequence[str], is_ours: Callable[[st
     if not path.parent.is_dir():
         raise InputError(f"{option}: the folder {path.parent} does not exist")
     if not path.exists():
+        if path.is_symlink():
+            raise InputError(f"{option}: {path} is a link that leads nowhere", "name another file")
         return
     if any(Path(name).exists() and path.samefile(name) for name in inputs if name != STDOUT):
         raise InputError(f"{option}: {path} is the input", "name another file")
@@ -132,7 +134,7 @@ def _write_file(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
-            _replace(path.resolve(), data)
+            _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {_reason(error)}") from error
 

@@ -6,6 +6,7 @@ from it, but nothing that would change the analysis.
 
 from __future__ import annotations
 
+import os
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -104,8 +105,8 @@ def report(
     Without -o, --json and --markdown the page is written to the current folder and a summary is printed; with any of
     them only what is asked for is made.
     """
-    if any("\0" in path for path in paths):
-        raise InputError("a path cannot hold a NUL character")
+    if any("\0" in path or not path for path in paths):
+        raise InputError("a path cannot be empty or hold a NUL character")
     settings = _Settings(
         gpu=_known_gpu(gpu),
         peaks_tflops=values.peaks(peak_tflops or ()),
@@ -147,6 +148,9 @@ def _outputs(
     nothing_asked = output is None and document is None and markdown is None
     if [output, document, markdown].count(STDOUT) > 1:
         raise InputError("only one result can go to standard output")
+    files = [os.path.realpath(value) for value in (output, document, markdown) if value not in (None, STDOUT)]
+    if len(set(files)) < len(files):
+        raise InputError("two results cannot go to the same file")
     if open_page and output == STDOUT:
         raise InputError("--open needs a page in a file", "leave out -o -")
     if output is None and (open_page or (nothing_asked and not _is_page(paths))):
@@ -173,7 +177,7 @@ def _watched() -> bool:
 def default_name(paths: Sequence[str]) -> str:
     """The page's file name in the current folder, from the first path: no folder, no trace suffixes."""
     first = paths[0]
-    name = "stdin" if first == STDOUT else Path(first).resolve().name
+    name = "stdin" if first == STDOUT else Path(os.path.realpath(first)).name
     known = (*_COMPRESSED, *_KINDS)
     while Path(name).suffix.lower() in known and Path(name).stem:
         name = Path(name).stem

@@ -5,7 +5,6 @@ Numbers must be finite and above zero: Python reads "nan", "inf" and "1_0" as nu
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -23,16 +22,22 @@ _PRICE = re.compile(
 )
 
 
+LEAST, MOST = 1e-6, 1e9
+"""No price, peak or bandwidth in the units asked for lies outside these; beyond them arithmetic loses its meaning."""
+
+
 def positive(option: str, text: str) -> float:
-    """A finite number above zero.
+    """A number above zero, within `LEAST` and `MOST`.
 
     Raises:
         InputError: `text` is none; the message names `option`.
     """
     if re.fullmatch(_NUMBER, text.strip(), re.ASCII):
         value = float(text)
-        if math.isfinite(value) and value > 0:
+        if LEAST <= value <= MOST:
             return value
+        if value > 0:
+            raise InputError(f"{option}: {text!r} is out of range")
     raise InputError(f"{option}: {text!r} is not a number above 0")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 from traceanalyzer.report.sections import (
     Bound,
@@ -72,6 +73,7 @@ __all__ = [
     "TraceInfo",
     "Verdict",
     "Workload",
+    "content_id",
     "with_id",
 ]
 
@@ -111,8 +113,13 @@ class Report(Section):
         return json.dumps(self.model_dump(mode="json"), indent=indent, ensure_ascii=True, allow_nan=False)
 
 
-def with_id(report: Report) -> Report:
-    """The same report with `report_id` set to the hash of its canonical JSON without that field."""
-    body = report.model_dump(mode="json", exclude={"report_id"})
+def content_id(document: Mapping[str, object]) -> str:
+    """SHA-256 of a document's canonical JSON without its `report_id`: what identifies its content."""
+    body = {key: value for key, value in document.items() if key != "report_id"}
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return report.model_copy(update={"report_id": hashlib.sha256(canonical.encode()).hexdigest()})
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def with_id(report: Report) -> Report:
+    """The same report with the `report_id` of its content."""
+    return report.model_copy(update={"report_id": content_id(report.model_dump(mode="json"))})

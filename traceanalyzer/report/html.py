@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.report import markdown, strings
-from traceanalyzer.report.document import SCHEMA_VERSION, Report
+from traceanalyzer.report.document import SCHEMA_VERSION, Report, content_id
 from traceanalyzer.report.format import UNKNOWN
 from traceanalyzer.report.rows import slowest_device
 from traceanalyzer.report.strings.labels import SEVERITIES
@@ -86,10 +86,20 @@ def from_html(page: str) -> Report:
     if version != SCHEMA_VERSION:
         told = version if isinstance(version, int) else UNKNOWN
         raise InputError(f"the report in the page has schema version {told}, this version reads {SCHEMA_VERSION}")
+    if not _untouched(data):
+        raise InputError("the report in the page was changed after it was made", "make the page again from the trace")
     try:
         return Report.model_validate(data)
     except ValidationError as error:
         raise InputError("the report in the page does not follow the schema", "make the page again") from error
+
+
+def _untouched(data: dict[str, object]) -> bool:
+    """Whether the document still is what its id was computed from. Other versions' fields do not matter to that."""
+    try:
+        return data.get("report_id") == content_id(data)
+    except (ValueError, RecursionError):  # NaN, or too deep to write
+        return False
 
 
 def _embedded(report: Report) -> str:
