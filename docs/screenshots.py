@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("TRACEANALYZER_SHARED", ROOT.parent / "shared")) / "traces"
 IMAGES = ROOT / "docs" / "images"
 REPORTS = {
-    "gpu-prefill": SHARED / "mi300x-sglang-qwen3-8b-prefill.json.gz",
+    "gpu-prefill": SHARED / "h100-hf-qwen1.5-forward.json.gz",
     "graph-decode": SHARED / "mi300x-vllm-decode-full-graph.json.gz",
     "cpu-sample": ROOT / "samples" / "tiny-llama-cpu.json.gz",
 }

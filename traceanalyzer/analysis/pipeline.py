@@ -178,15 +178,16 @@ def _unknown_work(line: timeline.Timeline) -> list[Note]:
     time = kernels["duration_ns"].sum()
     unknown = kernels[kernels["bytes"].isna() | kernels["flops"].isna()]
     share = unknown["duration_ns"].sum() / time if time else 0.0
-    if share <= 1 - phases.KNOWN_ENOUGH:
+    if share <= 1 - phases.KNOWN_ENOUGH or line.device.kind == "cpu":  # a CPU's views and wrappers have no work
         return []
+    percent = f"{100 * share:.0f} %"
     launches = unknown.loc[unknown["launch"] >= 0, "launch"]
     replayed = launches.duplicated(keep=False).sum() > len(unknown) / 2
     if replayed:
-        return [Note("unknown_work_in_graphs", "warning", len(unknown), f"{share:.0%}")]
+        return [Note("unknown_work_in_graphs", "warning", len(unknown), percent)]
     if not line.trace.metadata.record_shapes:
-        return [Note("unknown_work_without_shapes", "warning", len(unknown), f"{share:.0%}")]
-    return [Note("unknown_work_of_ops", "warning", len(unknown), f"{share:.0%}")]
+        return [Note("unknown_work_without_shapes", "warning", len(unknown), percent)]
+    return [Note("unknown_work_of_ops", "warning", len(unknown), percent)]
 
 
 def _beats_bandwidth(table: pd.DataFrame) -> int:
