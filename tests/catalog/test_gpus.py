@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,23 @@ def test_a_mig_slice_gets_its_share() -> None:
     assert gpu.bandwidth_gbs == pytest.approx(1555 / 2)
     assert gpu.confidence == "computed"
     assert how == "name, scaled to 42 of 108 SMs"
+
+
+@pytest.mark.parametrize("sms", [0, -5, 133, 10**6])
+def test_an_impossible_sm_count_gives_no_more_than_the_card(sms: int) -> None:
+    assert identify("NVIDIA H100 80GB HBM3", "9.0", sms, 85_000_000_000, 32) == (find("h100-sxm-80gb"), BY_NAME)
+    assert identify("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "9.0", sms, None, 32) is None
+    assert identify("some card", "9.0", sms, -1, 32) is None
+
+
+def test_a_name_beyond_all_reason_takes_no_time() -> None:
+    begin = time.process_time()
+    assert identify("nvidia " * 20_000, None, None, None, None) is None
+    assert identify("x" + " vf" * 60, None, None, None, None) is None
+    assert time.process_time() - begin < 0.5
+    long = identify("NVIDIA H100 80GB HBM3 MIG 1g." + "9" * 5000 + "gb", "9.0", 16, None, 32)
+    assert long is not None
+    assert 0 < long[0].bandwidth_gbs <= find("h100-sxm-80gb").bandwidth_gbs
 
 
 def test_a_partitioned_card_gets_its_share() -> None:

@@ -134,6 +134,42 @@ def test_a_second_list_of_events_is_noted(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "values", "field"),
+    [
+        ("numSms", [-5, 0, True, 10**6, 10**400, "many"], "num_sms"),
+        ("multiProcessorCount", [-5], "num_sms"),
+        ("totalGlobalMem", [-1, 0, 2**50 + 1, False], "memory_bytes"),
+        ("computeMajor", [0, -9, 100, True], "compute_major"),
+        ("computeMinor", [-1, 100], "compute_minor"),
+        ("warpSize", [0, -32, 10**9], "warp_size"),
+    ],
+)
+def test_device_properties_that_cannot_be_true_are_not_known(
+    tmp_path: Path, key: str, values: list[object], field: str
+) -> None:
+    for value in values:
+        entry = json.dumps({"id": 0, "name": "n" * 300, key: value})
+        trace = read(tmp_path, wrapped(kernel("k"))[:-1] + f', "deviceProperties": [{entry}]}}')
+        (device,) = trace.metadata.devices
+        assert getattr(device, field) is None
+        assert device.name == "n" * 200
+        assert [(note.code, note.detail) for note in trace.quality if note.severity != "info"] == [
+            ("damaged_metadata", key)
+        ]
+
+
+@pytest.mark.parametrize("value", [-3, 2**31, -(2**63), True])
+def test_ids_that_cannot_be_true_are_not_known(tmp_path: Path, value: int) -> None:
+    top = json.dumps({"distributedInfo": {"rank": value, "world_size": -2}, "deviceProperties": [{"id": value}]})
+    trace = read(tmp_path, wrapped(kernel("k", device=int(value) if value is True else value))[:-1] + ", " + top[1:])
+    assert trace.metadata.rank is None
+    assert trace.metadata.world_size is None
+    assert trace.metadata.devices[0].id == -1
+    assert trace.kernels["device"].tolist() == [1 if value is True else -1]
+    assert counts(trace) == {"odd_fields": 3 if value is True else 4}
+
+
 def test_repaired_events_keep_what_is_known(tmp_path: Path) -> None:
     good = kernel("k", 10, 2)
     body = good.replace('"k"', '"bad\x02name"').replace('"device": 0', '"device": 0, "blocks per SM": -inf')

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace.test_damage import kernel, read, wrapped
-from traceanalyzer.trace.numbers import integer, integers, nanoseconds, reals
+from traceanalyzer.trace.numbers import integer, integers, nanoseconds, narrow, reals
 
 
 def test_times_are_exact() -> None:
@@ -68,6 +68,11 @@ def test_any_decimal_microseconds(numbers: list[tuple[int, int]]) -> None:
 def test_loose_integers(value: object, number: int) -> None:
     assert integer(value) == number
     assert integers([value, 5]).tolist() == [number, 5]
+
+
+def test_narrowing_keeps_what_fits() -> None:
+    limits = [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63 - 1, -(2**63), 7]
+    assert narrow(np.array(limits, np.int64)).tolist() == [2**31 - 1, -1, -(2**31), -1, -1, -1, 7]
 
 
 def test_loose_reals() -> None:

@@ -36,8 +36,10 @@ _GIB = 1 << 30
 _AMD_WARP = 64
 
 _MIG = re.compile(r"\s+MIG\s+(?P<profile>\S+)\s*$", re.IGNORECASE)
-_MIG_MEMORY = re.compile(r"\.(\d+)gb", re.IGNORECASE)
-_DECORATION = re.compile(r"^(?:nvidia|tesla|grid)\s+|\s+vf$|-ls$|\(tm\)", re.IGNORECASE)
+_MIG_MEMORY = re.compile(r"\.(\d{1,4})gb", re.IGNORECASE)
+_LONGEST_NAME = 200
+_PREFIX = re.compile(r"(?:(?:nvidia|tesla|grid)\s+)+")
+_SUFFIX = re.compile(r"(?:\s+vf|-ls)+\Z")
 _VGPU_PROFILE = re.compile(r"-\d+[abcq]$", re.IGNORECASE)
 
 
@@ -128,15 +130,18 @@ def identify(
     name by SM count and memory; else by compute capability, SM count and memory within 4 %. NVIDIA and AMD share
     compute capabilities 9.0 to 9.5: a warp of 64 threads means AMD. Where several GPUs fit, the first is returned and
     the text says which others do. A MIG slice and a partitioned card get peaks scaled by their SM count and bandwidth
-    by their share of the memory; a MIG slice whose SM count is unknown is no known GPU.
+    by their share of the memory; a MIG slice whose SM count is unknown is no known GPU. A card is never given more than
+    its own peaks, however many SMs are reported.
     """
-    text = " ".join((name or "").split())
+    text = " ".join((name or "")[:_LONGEST_NAME].split())
+    num_sms = num_sms if num_sms and num_sms > 0 else None
+    memory_bytes = memory_bytes if memory_bytes and memory_bytes > 0 else None
     mig = _MIG.search(text)
     full_name = text[: mig.start()] if mig else text
     named = _by_name(full_name)
     if named:
         gpu = min(named, key=lambda one: _distance(one, num_sms, memory_bytes))
-        if mig or (num_sms is not None and num_sms != gpu.num_sms):
+        if mig or (num_sms is not None and num_sms < gpu.num_sms):
             return _slice(gpu, num_sms, memory_bytes, mig["profile"] if mig else None)
         return gpu, BY_NAME
     if mig:
@@ -180,10 +185,10 @@ def _gpu(entry: Mapping[str, Any], rate: Mapping[str, Mapping[str, float]]) -> G
 
 def _plain(name: str) -> str:
     """A device name without what drivers, virtual functions and vGPU profiles add to it."""
-    text, before = name.strip().lower(), ""
-    while text != before:
-        before, text = text, _DECORATION.sub("", text).strip()
-    return _VGPU_PROFILE.sub("", text)
+    text = " ".join(name.lower().replace("(tm)", " ").split())
+    if prefix := _PREFIX.match(text):
+        text = text[prefix.end() :]
+    return _VGPU_PROFILE.sub("", _SUFFIX.sub("", text))
 
 
 def _by_name(name: str) -> list[Gpu]:
@@ -232,7 +237,7 @@ def _by_properties(
 
 def _slice(gpu: Gpu, num_sms: int | None, memory_bytes: int | None, profile: str | None) -> tuple[Gpu, str] | None:
     """Part of a card: FLOP/s in proportion to its SMs, bandwidth to its eighths of the memory."""
-    if num_sms is None:
+    if num_sms is None or num_sms > gpu.num_sms:
         return None
     share = num_sms / gpu.num_sms
     memory_share = _memory_share(gpu, memory_bytes, profile)

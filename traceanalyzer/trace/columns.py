@@ -181,12 +181,18 @@ class Columns:
     def _thread_codes(self, events: Sequence[Any]) -> npt.NDArray[np.int32]:
         return np.fromiter(map(self._threads.__getitem__, [(event.pid, event.tid) for event in events]), np.int32)
 
+    def _device_codes(self, values: Ints) -> npt.NDArray[np.int32]:
+        """Devices; MISSING, and noted, for ids that no device has."""
+        possible = (values >= MISSING) & (values < 2**31)
+        self._book.add(notes.ODD_FIELDS, int((~possible).sum()))
+        return np.where(possible, values, MISSING).astype(np.int32)
+
     def _kernels(self, events: list[Any], labels: list[str | None]) -> None:
         args = [event.args for event in events]
         grid, block = _triples([a.grid for a in args]), _triples([a.block for a in args])
         chunk: Chunk = {
             "kind": np.array([GPU_KINDS[label] for label in labels], np.int8),
-            "device": narrow(_or_place([a.device for a in args], [event.pid for event in events])),
+            "device": self._device_codes(_or_place([a.device for a in args], [event.pid for event in events])),
             "stream": _or_place([a.stream for a in args], [event.tid for event in events]),
             "correlation": integers([a.correlation for a in args]),
             "external_id": _external_ids(args),
@@ -234,7 +240,7 @@ class Columns:
         chunk: Chunk = {
             "kind": np.where(gpu, GPU_USER, USER).astype(np.int8),
             "thread": np.where(gpu, MISSING, self._thread_codes(events)).astype(np.int32),
-            "device": narrow(np.where(gpu, device, MISSING)),
+            "device": self._device_codes(np.where(gpu, device, MISSING)),
             "stream": np.where(gpu, stream, MISSING),
             "external_id": _external_ids(args),
         }

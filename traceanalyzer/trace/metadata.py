@@ -31,6 +31,12 @@ _VERSIONS: Mapping[str, str] = {
     "vllm_version": "vllm", "sglang_version": "sglang", "transformers_version": "transformers",
 }  # fmt: skip
 _VERSION_TEXT = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,47}")
+_LONGEST_NAME = 200
+_MOST_SMS = 4096
+_MOST_MEMORY = 1 << 50
+_MOST_VERSION = 99
+_MOST_THREADS = 1024
+_MOST_RANKS = (1 << 31) - 1
 _EARLIEST_EPOCH_NS = 1_420_070_400 * 10**9
 _LATEST_EPOCH_NS = 4_102_444_800 * 10**9
 
@@ -92,9 +98,9 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
             book.add(notes.DAMAGED_METADATA, detail=_BLOCK)
     return Metadata(
         base_time_ns=base,
-        rank=_known(distributed.get("rank")),
-        world_size=_known(distributed.get("world_size")),
-        devices=_devices(facts.get("deviceProperties") or facts.get("computeProperties")),
+        rank=_bounded(distributed.get("rank"), 0, _MOST_RANKS, book, notes.ODD_FIELDS),
+        world_size=_bounded(distributed.get("world_size"), 1, _MOST_RANKS, book, notes.ODD_FIELDS),
+        devices=_devices(facts.get("deviceProperties") or facts.get("computeProperties"), book),
         producer=_versions(facts) or None,
         host_hash=hashlib.sha256(host.encode("utf-8", "replace")).hexdigest()[:12] if isinstance(host, str) else None,
         recorded_at_ns=_recorded_at(base, first_ns),
@@ -104,9 +110,15 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
     )
 
 
-def _known(value: object) -> int | None:
+def _bounded(value: object, least: int, most: int, book: notes.NoteBook, code: str, key: str = "") -> int | None:
+    """A recorded integer; None, and `code` noted for `key`, where it is none or cannot be true."""
+    if value is None:
+        return None
     number = integer(value)
-    return None if number == MISSING else number
+    if least <= number <= most and not isinstance(value, bool):
+        return number
+    book.add(code, detail=key)
+    return None
 
 
 def _flag(value: object) -> bool | None:
@@ -132,26 +144,27 @@ def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _devices(entries: object) -> tuple[DeviceProperties, ...]:
+def _devices(entries: object, book: notes.NoteBook) -> tuple[DeviceProperties, ...]:
     if not isinstance(entries, list):
         return ()
-    return tuple(_device(entry) for entry in entries if isinstance(entry, dict))
+    return tuple(_device(entry, book) for entry in entries if isinstance(entry, dict))
 
 
-def _device(entry: Mapping[str, Any]) -> DeviceProperties:
+def _device(entry: Mapping[str, Any], book: notes.NoteBook) -> DeviceProperties:
     """One device; old schemas spell capability and multiprocessors differently."""
 
-    def number(*keys: str) -> int | None:
-        return next((n for key in keys if (n := _known(entry.get(key))) is not None), None)
+    def number(least: int, most: int, *keys: str) -> int | None:
+        key = next((key for key in keys if entry.get(key) is not None), keys[0])
+        return _bounded(entry.get(key), least, most, book, notes.DAMAGED_METADATA, key)
 
     name = entry.get("name")
-    identity = number("id")
+    identity = _bounded(entry.get("id"), 0, _MOST_RANKS, book, notes.ODD_FIELDS)
     return DeviceProperties(
         id=MISSING if identity is None else identity,
-        name=name if isinstance(name, str) else "",
-        memory_bytes=number("totalGlobalMem"),
-        compute_major=number("computeMajor", "major"),
-        compute_minor=number("computeMinor", "minor"),
-        num_sms=number("numSms", "multiProcessorCount"),
-        warp_size=number("warpSize"),
+        name=name[:_LONGEST_NAME] if isinstance(name, str) else "",
+        memory_bytes=number(1, _MOST_MEMORY, "totalGlobalMem"),
+        compute_major=number(1, _MOST_VERSION, "computeMajor", "major"),
+        compute_minor=number(0, _MOST_VERSION, "computeMinor", "minor"),
+        num_sms=number(1, _MOST_SMS, "numSms", "multiProcessorCount"),
+        warp_size=number(1, _MOST_THREADS, "warpSize"),
     )

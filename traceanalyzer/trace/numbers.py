@@ -125,7 +125,8 @@ def _text_integer(text: str) -> int:
 
 def narrow(values: Ints) -> npt.NDArray[np.int32]:
     """int64 as int32, MISSING where it does not fit."""
-    return np.where(np.abs(values) < 2**31, values, MISSING).astype(np.int32)
+    fits = (values >= -(2**31)) & (values < 2**31)
+    return np.where(fits, values, MISSING).astype(np.int32)
 
 
 def reals(values: Sequence[object]) -> npt.NDArray[np.float64]:
