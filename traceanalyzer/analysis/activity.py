@@ -15,6 +15,7 @@ sorted by (device, start_ns).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,9 @@ from traceanalyzer.trace.tables import Trace
 
 _CUT_SHORT = frozenset({"truncated_json", "truncated_compression"})
 """Notes that say the file ends too early: what it does not hold may have been in the lost part."""
+_IMPOSSIBLE = frozenset({"events_without_time", "negative_duration", "absurd_duration", "out_of_range"})
+"""Notes on events left out for their times; the detail says of which kind they were."""
+_KERNELS = re.compile(r"\bkernels (\d+)")
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,11 @@ def build(trace: Trace) -> Activity:
     A GPU run whose file was cut before its GPU records has an empty table: the file is analysed as far as it is whole.
 
     Raises:
-        UnsupportedTraceError: there is no GPU activity, and the ops are not those of a CPU run (see `analysis.cpu`).
+        UnsupportedTraceError: there is no GPU activity, and the ops are not those of a CPU run (see `analysis.cpu`), or
+            no GPU kernel has times that can be true.
     """
     if not len(trace.kernels):
+        _refuse_impossible(trace)
         if not cpu.is_gpu_run(trace):
             return Activity(cpu.activity_table(trace), on_cpu=True)
         if not _CUT_SHORT & {note.code for note in trace.quality}:
@@ -68,3 +74,14 @@ def build(trace: Trace) -> Activity:
         "call": np.arange(len(kernels), dtype=np.int32),
     })  # fmt: skip
     return Activity(table, on_cpu=False)
+
+
+def _refuse_impossible(trace: Trace) -> None:
+    """Raise for a trace that held kernels of which none was kept: the GPU was recorded, its times were not."""
+    found = [_KERNELS.search(note.detail) for note in trace.quality if note.code in _IMPOSSIBLE]
+    count = sum(int(match[1]) for match in found if match)
+    if count:
+        raise UnsupportedTraceError(
+            f"{trace.source.name} holds {count} GPU kernel{'s' if count > 1 else ''}, none with times that can be true",
+            "record it again; without times there is nothing to analyse",
+        )

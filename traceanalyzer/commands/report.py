@@ -6,6 +6,9 @@ from it, but nothing that would change the analysis.
 
 from __future__ import annotations
 
+import codecs
+import io
+import itertools
 import os
 import sys
 import webbrowser
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 PAGE_SUFFIX = ".traceanalyzer.html"
 _COMPRESSED = (".gz", ".zst", ".zstd")
+_PAGE_START = 4096
+_LARGEST_PAGE = 64 << 20
 _KINDS = (".json", ".trace", ".pt", ".html", ".htm", ".traceanalyzer")
 
 
@@ -148,9 +153,7 @@ def _outputs(
     nothing_asked = output is None and document is None and markdown is None
     if [output, document, markdown].count(STDOUT) > 1:
         raise InputError("only one result can go to standard output")
-    files = [os.path.realpath(value) for value in (output, document, markdown) if value not in (None, STDOUT)]
-    if len(set(files)) < len(files):
-        raise InputError("two results cannot go to the same file")
+    _check_apart([Path(value) for value in (output, document, markdown) if value not in (None, STDOUT)])
     if open_page and output == STDOUT:
         raise InputError("--open needs a page in a file", "leave out -o -")
     if output is None and (open_page or (nothing_asked and not _is_page(paths))):
@@ -170,6 +173,18 @@ def _outputs(
     )
 
 
+def _check_apart(places: Sequence[Path]) -> None:
+    """Raise for two results in one file; a device may take both."""
+    for first, second in itertools.combinations(places, 2):
+        same = os.path.realpath(first) == os.path.realpath(second)
+        if first.is_file() and second.is_file():
+            same = first.samefile(second)
+        elif first.exists():
+            same = False
+        if same:
+            raise InputError("two results cannot go to the same file")
+
+
 def _watched() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
@@ -186,18 +201,30 @@ def default_name(paths: Sequence[str]) -> str:
 
 def _is_page(paths: Sequence[str]) -> bool:
     """Whether a page stands among the paths: by its beginning, whatever it is called."""
-    return any(_starts_as_page(Path(path)) for path in paths if path != STDOUT)
+    return any(_starts_as_page(path) for path in paths)
 
 
-def _starts_as_page(path: Path) -> bool:
+def _starts_as_page(path: str) -> bool:
+    """Whether mark-up that says it is HTML comes first, be it after a byte order mark and comments."""
+    start = b""
     try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as stream:
-            start = stream.read(256)
-    except OSError:  # the reader says what is wrong with it
+        if path == STDOUT:
+            stdin = None if sys.stdin is None else sys.stdin.buffer
+            if isinstance(stdin, io.BufferedReader):  # it can be looked at without taking anything from it
+                start = stdin.peek(_PAGE_START)
+        elif Path(path).is_file():
+            with Path(path).open("rb") as stream:
+                start = stream.read(_PAGE_START)
+    except (OSError, ValueError):  # the reader says what is wrong with it
         return False
-    return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+    text = _page_text(start[:_PAGE_START], "replace").lstrip("\ufeff \t\r\n").lower()
+    return text.startswith("<") and ("<!doctype html" in text or "<html" in text)
+
+
+def _page_text(data: bytes, errors: str = "strict") -> str:
+    """The text of a page: UTF-8, or what its byte order mark says."""
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if wide else "utf-8-sig", errors)
 
 
 def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Report:
@@ -221,13 +248,17 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
 def _read_page(paths: Sequence[str], settings: _Settings) -> Report:
     if len(paths) > 1:
         raise InputError("a page made earlier cannot be combined with other paths", "give the page alone")
-    name = Path(paths[0]).name
+    name = "stdin" if paths[0] == STDOUT else Path(paths[0]).name
     if settings.given:
         raise InputError(f"{name} is a finished page: its GPU, peaks and price are fixed", "analyse the trace again")
     from traceanalyzer.report.html import from_html
 
     try:
-        return from_html(Path(paths[0]).read_text(encoding="utf-8"))
+        with Path(paths[0]).open("rb") if paths[0] != STDOUT else sys.stdin.buffer as stream:
+            data = stream.read(_LARGEST_PAGE + 1)
+        if len(data) > _LARGEST_PAGE:
+            raise InputError("larger than any page made here")
+        return from_html(_page_text(data))
     except InputError as error:
         raise InputError(f"{name}: {error.message}", error.hint) from error
     except (OSError, UnicodeDecodeError) as error:

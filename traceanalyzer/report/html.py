@@ -38,6 +38,8 @@ from traceanalyzer.report.views.pieces import device_name
 from traceanalyzer.report.views.strip import strip_view
 from traceanalyzer.report.views.summary import first_screen
 
+_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200}
+_LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -79,19 +81,29 @@ def from_html(page: str) -> Report:
     if start < 0 or end < 0:
         raise InputError("the page holds no traceanalyzer report", "give a page that traceanalyzer made")
     try:
-        data = json.loads(page[start + len(_ELEMENT) : end])
+        data = json.loads(page[start + len(_ELEMENT) : end], parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise InputError("the report in the page is damaged", "make the page again from the trace") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
         told = version if isinstance(version, int) else UNKNOWN
         raise InputError(f"the report in the page has schema version {told}, this version reads {SCHEMA_VERSION}")
+    for section, most in _LONGEST.items():
+        if isinstance(data.get(section), list) and len(data[section]) > most:
+            raise InputError(f"the report in the page holds more than {most} {section}, which no page made here does")
     if not _untouched(data):
         raise InputError("the report in the page was changed after it was made", "make the page again from the trace")
     try:
         return Report.model_validate(data)
     except ValidationError as error:
         raise InputError("the report in the page does not follow the schema", "make the page again") from error
+
+
+def _integer(text: str) -> int:
+    """A whole number of the document; ValueError for one that no count or size reaches."""
+    if len(text) > _LONGEST_INTEGER:
+        raise ValueError(f"{text[:8]}... is too long")
+    return int(text)
 
 
 def _untouched(data: dict[str, object]) -> bool:
