@@ -22,6 +22,7 @@ from traceanalyzer.analysis import (
     kernels,
     ledger,
     phases,
+    quality,
     request,
     roofline,
     steps,
@@ -30,7 +31,7 @@ from traceanalyzer.analysis import (
     work,
 )
 from traceanalyzer.errors import InputError, UnsupportedTraceError
-from traceanalyzer.trace.tables import KERNEL, Note, Trace
+from traceanalyzer.trace.tables import Note, Trace
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,9 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         analysed.extend(found)
         notes.extend((*trace.quality, *facts.notes))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
-    notes.extend(_physics(analysed))
-    missing = max(trace.metadata.world_size or 1 for trace in traces) - len(traces)
-    if missing > 0:
-        notes.append(Note("ranks_not_given", "warning", missing))
-    notes.extend(_unknown_work(main.timeline))
+    notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
+    notes.extend(quality.missing_ranks(traces))
+    notes.extend(quality.unknown_work(main.timeline))
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     return Analysis(
         traces=tuple(traces),
@@ -170,57 +169,3 @@ def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:
 def _first_device(trace: Trace) -> int:
     """The device to name where a damaged file has lost all device activity."""
     return trace.metadata.devices[0].id if trace.metadata.devices else 0
-
-
-def _unknown_work(line: timeline.Timeline) -> list[Note]:
-    """Says why the work of many kernels is unknown, where it is: graphs, no shapes recorded, or ops without a model."""
-    kernels = line.table[(line.table["kind"] == KERNEL) & (line.table["category"] != "comm")]
-    time = kernels["duration_ns"].sum()
-    unknown = kernels[kernels["bytes"].isna() | kernels["flops"].isna()]
-    share = unknown["duration_ns"].sum() / time if time else 0.0
-    if share <= 1 - phases.KNOWN_ENOUGH or line.device.kind == "cpu":  # a CPU's views and wrappers have no work
-        return []
-    percent = f"{100 * share:.0f} %"
-    launches = unknown.loc[unknown["launch"] >= 0, "launch"]
-    replayed = launches.duplicated(keep=False).sum() > len(unknown) / 2
-    if replayed:
-        return [Note("unknown_work_in_graphs", "warning", len(unknown), percent)]
-    if not line.trace.metadata.record_shapes:
-        return [Note("unknown_work_without_shapes", "warning", len(unknown), percent)]
-    return [Note("unknown_work_of_ops", "warning", len(unknown), percent)]
-
-
-def _beats_bandwidth(table: pd.DataFrame) -> int:
-    """Kernels whose bytes need clearly longer than they took: a cache served them, or their bytes are counted wrong."""
-    kernels = table[table["kind"] == KERNEL]
-    return int((kernels["memory_ns"] > 1.05 * kernels["duration_ns"]).sum())
-
-
-def _lacks_limits(device: devices.DeviceInfo) -> bool:
-    """Whether a GPU is neither in the catalogue nor described well enough by the user."""
-    described = bool(device.peaks_tflops) and device.bandwidth_gbs is not None
-    return device.kind != "cpu" and device.gpu is None and not described
-
-
-def _idles(device: DeviceAnalysis) -> bool:
-    """Whether the device waits for its host for a tenth of the span or more."""
-    return device.ledger.total_ns("idle_launch", "idle_host") >= 0.1 * max(device.timeline.span_ns, 1)
-
-
-def _physics(analysed: Sequence[DeviceAnalysis]) -> list[Note]:
-    """What contradicts the limits: said, because a peak or a work model must then be wrong."""
-    beats = sum(device.ledger.beats_peak for device in analysed)
-    notes = [Note("kernel_beats_compute_peak", "warning", beats)] if beats else []
-    cached = sum(_beats_bandwidth(device.timeline.table) for device in analysed)
-    if cached:
-        notes.append(Note("kernel_beats_bandwidth", "info", cached))
-    if not any(len(device.timeline.table) for device in analysed):
-        notes.append(Note("no_device_activity", "error"))
-    if any(_lacks_limits(device.timeline.device) for device in analysed):
-        notes.append(Note("gpu_unknown", "warning", 1))
-    if any(device.timeline.trace.metadata.with_stack and _idles(device) for device in analysed):
-        notes.append(Note("stacks_slow_the_host", "warning"))
-    artefact = sum(device.ledger.total_ns("idle_artefact") for device in analysed)
-    if artefact:
-        notes.append(Note("unrecorded_device_time", "warning", 1, f"{artefact / 1e6:.2f}"))
-    return notes

@@ -136,10 +136,9 @@ def sm_fill(timeline: Timeline) -> float | None:
     duration = timeline.table["duration_ns"].to_numpy(np.float64)[kernel]
     fill = grid_fill(timeline)[kernel]
     known = ~np.isnan(fill)
-    recorded = timeline.span_ns - timeline.unrecorded.length
     if not duration.sum() or duration[known].sum() < 0.95 * duration.sum():
         return None
-    return min(1.0, float((duration[known] * fill[known]).sum()) / recorded)
+    return min(1.0, float((duration[known] * fill[known]).sum()) / timeline.recorded_ns)
 
 
 def bandwidth_share(timeline: Timeline) -> tuple[float | None, float | None]:
@@ -152,7 +151,6 @@ def bandwidth_share(timeline: Timeline) -> tuple[float | None, float | None]:
     memory = kernels["memory_ns"].to_numpy(np.float64)
     duration = kernels["duration_ns"].to_numpy(np.float64)
     known = ~np.isnan(memory)
-    recorded = timeline.span_ns - timeline.unrecorded.length
     if not duration[known].sum():
         return None, None
-    return float(memory[known].sum()) / recorded, float(duration[known].sum() / duration.sum())
+    return float(memory[known].sum()) / timeline.recorded_ns, float(duration[known].sum() / duration.sum())

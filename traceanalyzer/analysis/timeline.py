@@ -66,6 +66,11 @@ class Timeline:
         """Length of the analysed span."""
         return self.end_ns - self.start_ns
 
+    @property
+    def recorded_ns(self) -> int:
+        """The recorded part of the span: what shares of time are taken over."""
+        return self.span_ns - self.unrecorded.length
+
     def unrecorded_between(self, starts: Ints, ends: Ints) -> Ints:
         """Unrecorded time inside each interval, in nanoseconds."""
         return covered(self.unrecorded, starts, ends)

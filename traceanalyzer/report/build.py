@@ -194,15 +194,14 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
 
 def _whole_idle_share(device: DeviceAnalysis) -> float | None:
     """Idle time over the recorded part of the span."""
-    unrecorded = device.ledger.total_ns("idle_artefact")
-    observed = device.timeline.span_ns - unrecorded
-    return (device.ledger.group_ns("idle") - unrecorded) / observed if observed > 0 else None
+    idle = device.ledger.group_ns("idle") - device.timeline.unrecorded.length
+    return idle / device.timeline.recorded_ns if device.timeline.recorded_ns > 0 else None
 
 
 def _gpu_util(device: DeviceAnalysis) -> float | None:
     """Union of kernels over the span without recording artefacts (method: utilisation)."""
-    observed = device.timeline.span_ns - device.ledger.total_ns("idle_artefact")
-    return device.timeline.kernel_busy.length / observed if observed > 0 else None
+    line = device.timeline
+    return line.kernel_busy.length / line.recorded_ns if line.recorded_ns > 0 else None
 
 
 def _span(analysis: Analysis) -> doc.Span:
@@ -210,7 +209,7 @@ def _span(analysis: Analysis) -> doc.Span:
     line, book = main.timeline, main.ledger
     useful, unknown = book.total_ns("tensor_core_useful"), book.total_ns("tensor_core_unknown")
     measurable = line.device.has_tensor_cores is True
-    idle = line.span_ns - useful - book.total_ns("idle_artefact")
+    idle = line.recorded_ns - useful
     return doc.Span(
         duration_us=line.span_ns / 1e3,
         gpu_busy_us=line.busy.length / 1e3,
