@@ -1,0 +1,59 @@
+"""What is simulated: one generation run, described completely. The same scenario always gives the same bytes.
+
+What could be wrong: durations come from a cost model (a share of the roofline plus a fixed time per kernel), not from a
+card; what a simulated run proves is that the analysis finds the truth that was put in, never how fast a GPU is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Costs:
+    """How fast the simulated card and host are. Shares are of the sheet's peaks; times are nanoseconds."""
+
+    matrix_compute: float = 0.70
+    matrix_bandwidth: float = 0.80
+    attention_compute: float = 0.55
+    attention_bandwidth: float = 0.70
+    vector_bandwidth: float = 0.80
+    kernel_fixed_ns: int = 1_500  # what even an empty kernel takes
+    queue_latency_ns: int = 1_200  # from one kernel's end to the next one's start when it was queued
+    launch_call_ns: int = 4_000  # the host's cudaLaunchKernel
+    launch_latency_ns: int = 3_000  # from the call's return to the kernel's start on an idle card
+    graph_launch_ns: int = 12_000  # the host's cudaGraphLaunch
+    op_host_ns: int = 2_500  # the host's own time per op
+    between_steps_ns: int = 150_000  # scheduler, detokenising: host time between passes
+    link_gbs: float = 300.0  # per direction, all-reduce
+    all_reduce_fixed_ns: int = 12_000
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run: `batch` requests of `prompt` tokens in and `output` tokens out each."""
+
+    model: str = "llama-3.1-8b"
+    gpu: str = "a100-sxm4-80gb"
+    batch: int = 1
+    prompt: int = 512
+    output: int = 200
+    mode: Literal["eager", "graph"] = "eager"
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"  # activations
+    weights: Literal["same", "fp8", "int8", "int4", "fp4"] = "same"  # "same": as the activations
+    kv: Literal["same", "fp8"] = "same"
+    ranks: int = 1  # tensor parallel
+    together: bool = True  # False: the requests take turns, each pass serves one of them
+    chunk: int | None = None  # chunked prefill: at most this many prompt tokens a pass, decoding requests ride along
+    arrivals_every: int = 0  # passes between the arrivals of two requests; 0: all at once
+    fused: bool = True  # norm, rotary embedding, gated activation: one kernel each, or chains of them
+    kv_cache: Literal["static", "cat"] = "static"  # "cat" copies the whole cache for every token
+    attention: Literal["flash", "math"] = "flash"
+    split_kv: bool = True  # False: decode attention has one block per sequence and KV head, and fills few SMs
+    sampler: Literal["greedy", "full"] = "greedy"  # "full": fp32 softmax, sort, scan and draw over the vocabulary
+    sync_every_step: bool = True  # the sampled token is read by the host before it goes on
+    labels: bool = True  # ta.step[...] around every pass
+    skip_prefill: bool = False  # the window opened after the prompts were read
+    costs: Costs = field(default_factory=Costs)
+    seed: int = 0
