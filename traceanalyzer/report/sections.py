@@ -350,8 +350,21 @@ class Cost(Section):
     assumptions: list[str]
 
 
+class FindingKernel(Section):
+    """A kernel that a finding's change touches, with its mean time and launches in one step of the phase."""
+
+    name: str
+    us_per_step: float
+    count_per_step: float
+
+
 class Finding(Section):
-    """One rule's answer."""
+    """One rule's answer.
+
+    `saving_us_per_step` is the time saved per step at unchanged output, quantised; for a larger batch the time saved on
+    the tokens of one of today's steps. `saving_share` is of the step, `saving_share_of_span` of the analysed span.
+    `reason` says why a rule passed, does not apply, or could not be judged.
+    """
 
     id: str
     title: str
@@ -362,3 +375,10 @@ class Finding(Section):
     confidence: float | None
     evidence: list[str]
     action: str | None
+    saving_share_of_span: float | None = None
+    predicted_step_us: float | None = None
+    predicted_tokens_per_s: float | None = None
+    reason: str | None = None
+    kernels: list[FindingKernel] = []
+    kernels_omitted: int = 0
+    assumptions: list[str] = []
