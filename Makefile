@@ -11,12 +11,13 @@ OUT := out
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOAK_MINUTES ?= 30
 
-.PHONY: help demo test lint soak samples screenshots clean
+.PHONY: help demo test lint soak bench samples screenshots clean
 
 help:
 	@echo "make demo     record a tiny generation, analyse it and the samples, print the pages' paths"
 	@echo "make test     ruff, mypy, import-linter and the tests"
 	@echo "make soak     the long stress tests, at most $(SOAK_MINUTES) minutes"
+	@echo "make bench    measure speed and memory against HTA; takes minutes and several GB of memory"
 	@echo "make samples  render the sample's page and the JSON schema anew"
 	@echo "make clean    remove $(VENV), $(OUT) and caches"
 
@@ -59,6 +60,9 @@ test: lint
 
 soak: $(VENV)/.dev
 	timeout --foreground $(SOAK_MINUTES)m $(BIN)/python -m pytest -m soak
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
 
 samples: $(VENV)/.dev
 	$(BIN)/traceanalyzer report samples/tiny-llama-cpu.json.gz -o samples/tiny-llama-cpu.html --quiet
