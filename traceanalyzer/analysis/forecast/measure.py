@@ -1,0 +1,187 @@
+"""Takes the mean complete step of a phase apart into kernels and idle time, exactly.
+
+A step's wall time is its period (to the start of the next step), for a step that has none its duration. What runs in
+that time belongs to it, cut at its ends; activities that overlap share the time, so that rows and idle time add up to
+the wall time. The idle time of the mean step is divided among its causes as the ledger divides the phase's.
+
+The fixed part of a kernel's time is that of the device's own shortest kernels: the 5th percentile of all kernel
+durations, at most 2 us (method: 1.5 to 2 us per kernel), for a recording may hold long kernels only.
+
+A kernel is hidden behind the host where the stretch of uninterrupted work that it belongs to ends in a gap in which the
+host was late, inside its step: had it been faster, the gap would have been longer. A gap between two steps is no such
+gap, for what the host does there it usually does after it has seen the result.
+
+What could be wrong: one outlying step counts as much as any other; a kernel that is nothing but fixed time on one
+device may be hidden in longer ones on another.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis import intervals
+from traceanalyzer.analysis.forecast.model import COLUMNS, WORK, StepModel
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
+from traceanalyzer.analysis.ledger import Ledger
+from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.tables import KERNEL, MEMSET
+
+MOST_FIXED_NS = 2_000.0
+FIXED_PERCENTILE = 5
+
+_KEYS = ("name", "category", "role", "dtype", "tensor_core", "known", "memory_bound")
+
+Ints = npt.NDArray[np.int64]
+
+
+def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | None:
+    """The mean complete step of a phase, or None where the device has no complete step of it that took any time."""
+    steps = timeline.complete_steps
+    steps = steps[steps["phase"] == phase]
+    start, end, wall = _intervals(timeline, steps)
+    if not wall.sum() > 0:
+        return None
+    count = len(steps)
+    pieces = _pieces(timeline, start, end)
+    gap, late = _late_gaps(timeline, start, end)
+    pieces["hidden"] = pieces["share"] * _followed(pieces["end"].to_numpy(), gap[0], late)
+    rows = _rows(timeline, pieces, count)
+    busy = float(rows["duration_ns"].sum())
+    hidden = float(rows["hidden_ns"].sum())
+    idle = _idle(ledger, phase, max(float(wall.sum()) / count - busy, 0.0))
+    waits = min(float((gap[1] - gap[0])[late].sum()) / count, idle.get("idle_launch", 0.0))
+    return StepModel(
+        phase=phase,
+        steps=count,
+        rows=rows,
+        idle_ns=MappingProxyType(idle),
+        host_ns=hidden + waits,
+        tokens=_mean(steps["tokens"]),
+        sequences=_mean(steps["sequences"]),
+        context_sum=_mean(steps["context_sum"]),
+        output_tokens=_output(steps, phase),
+    )
+
+
+def _mean(values: pd.Series) -> float | None:
+    return None if values.isna().any() else float(values.mean())
+
+
+def _output(steps: pd.DataFrame, phase: str) -> float | None:
+    """Tokens put out by a decode step where each sequence gets one, tokens worked on by any other."""
+    if phase != "decode":
+        return _mean(steps["tokens"])
+    one_each = bool((steps["decode_tokens"] == steps["decode_sequences"]).all())
+    return _mean(steps["decode_tokens"]) if one_each else None
+
+
+def _intervals(timeline: Timeline, steps: pd.DataFrame) -> tuple[Ints, Ints, Ints]:
+    """Where each step's wall time begins and ends, and how much of it was recorded."""
+    start, end = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64).copy()
+    every = timeline.steps
+    whole = np.sort(every.loc[every["parent_step"] < 0, "start_ns"].to_numpy(np.int64))
+    has_period = steps["period_ns"].notna().to_numpy()
+    after = np.searchsorted(whole, start[has_period], side="right")
+    end[has_period] = whole[np.minimum(after, len(whole) - 1)] if len(whole) else end[has_period]
+    end[:-1] = np.minimum(end[:-1], np.maximum(start[1:], start[:-1]))
+    return start, end, end - start - timeline.unrecorded_between(start, end)
+
+
+def _pieces(timeline: Timeline, start: Ints, end: Ints) -> pd.DataFrame:
+    """The activity inside the steps, cut at their ends: table row, end, share of the wall time, part of the row."""
+    table = timeline.table
+    begins = table["start_ns"].to_numpy(np.int64)
+    ends = begins + table["duration_ns"].to_numpy(np.int64)
+    first = np.searchsorted(end, begins, side="right")
+    last = np.searchsorted(start, np.maximum(ends, begins + 1), side="left") - 1
+    count = np.maximum(last - first + 1, 0)
+    row = np.repeat(np.arange(len(table)), count)
+    step = np.repeat(first, count) + np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    piece_start = np.maximum(begins[row], start[step])
+    piece_end = np.minimum(ends[row], end[step])
+    whole = (ends - begins)[row]
+    part = np.divide(piece_end - piece_start, whole, out=np.ones(len(row)), where=whole > 0)
+    share = intervals.shared_time(piece_start, np.maximum(piece_end, piece_start))
+    return pd.DataFrame({"row": row, "end": piece_end, "share": share, "part": part})
+
+
+def _late_gaps(timeline: Timeline, start: Ints, end: Ints) -> tuple[tuple[Ints, Ints], npt.NDArray[np.bool_]]:
+    """All gaps of the device, and which of them are the host being late in the middle of one of the steps."""
+    gap_start, gap_end = intervals.gaps(timeline.busy)
+    if not len(gap_start) or not len(start):
+        return (gap_start, gap_end), np.zeros(len(gap_start), np.bool_)
+    called = timeline.table["launch_start_ns"].to_numpy(np.int64)
+    following = np.searchsorted(timeline.table["start_ns"].to_numpy(np.int64), gap_end, side="left")
+    step = np.searchsorted(start, gap_start, side="right") - 1
+    inside = (step >= 0) & (gap_end < end[np.maximum(step, 0)])
+    late = called[following] > gap_start
+    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end) > 0
+    return (gap_start, gap_end), inside & late & ~unrecorded
+
+
+def _followed(ends: Ints, gap_start: Ints, late: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """1 where the stretch of work that an activity ends in is followed by a late gap, else 0."""
+    if not len(gap_start):
+        return np.zeros(len(ends))
+    place = np.searchsorted(gap_start, ends, side="left")
+    return np.where(place < len(late), late[np.minimum(place, len(late) - 1)], False).astype(np.float64)
+
+
+def _idle(ledger: Ledger, phase: str, total: float) -> dict[str, float]:
+    """The idle time of the mean step by cause, in the proportions that the ledger has for the phase."""
+    table = ledger.table[(ledger.table["phase"] == phase) & ledger.table["bucket"].str.startswith("idle_")]
+    known = table[~table["bucket"].isin(("idle_artefact", "idle_no_work"))].set_index("bucket")["ns"]
+    if not total:
+        return {}
+    if not known.sum():
+        return {"idle_unknown": total}
+    return {str(bucket): total * float(ns) / float(known.sum()) for bucket, ns in known.items()}
+
+
+def fixed_ns(timeline: Timeline) -> float:
+    """What a kernel takes on this device however little it does; see the module docstring."""
+    kernels = timeline.table["kind"].to_numpy() == KERNEL
+    durations = timeline.table["duration_ns"].to_numpy(np.float64)[kernels]
+    durations = durations[durations > 0]
+    return min(float(np.percentile(durations, FIXED_PERCENTILE)), MOST_FIXED_NS) if len(durations) else 0.0
+
+
+def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
+    table = timeline.table.iloc[pieces["row"].to_numpy()].reset_index(drop=True)
+    kind = table["kind"].to_numpy()
+    part, share = pieces["part"].to_numpy(), pieces["share"].to_numpy()
+    copies = np.where(kind == MEMSET, "memset", "memcpy")
+    category = np.where(kind == KERNEL, table["category"].to_numpy(object), copies)
+    tensor = _on_tensor_cores(timeline, table)
+    work = {
+        name: np.where(kind == KERNEL, table[name].to_numpy(np.float64), np.nan) * part
+        for name in WORK
+        if name != "tensor_compute_ns"
+    }
+    frame = pd.DataFrame({
+        "name": table["name"].to_numpy(), "category": category, "role": table["role"].to_numpy(object),
+        "dtype": table["dtype"].to_numpy(object), "tensor_core": table["tensor_core"].to_numpy(),
+        "count": part, "duration_ns": share, "hidden_ns": pieces["hidden"].to_numpy(),
+        "fixed_ns": np.where(kind == KERNEL, np.minimum(fixed_ns(timeline) * part, share), 0.0),
+        **work, "tensor_compute_ns": tensor * part,
+    })  # fmt: skip
+    frame["known"] = frame["compute_ns"].notna() & frame["memory_ns"].notna()
+    frame["memory_bound"] = frame["memory_ns"] > frame["compute_ns"]
+    summed = ["count", "duration_ns", "fixed_ns", "hidden_ns", *WORK]
+    by = frame.groupby(list(_KEYS), dropna=False, sort=True)
+    # One unknown makes a sum unknown; groupby's own sum would skip it.
+    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in _KEYS], dropna=False).any()) / steps
+    total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
+    return total[list(COLUMNS)]
+
+
+def _on_tensor_cores(timeline: Timeline, table: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Least time of the FLOPs of matrix kernels on tensor cores, NaN where the device has none for the dtype."""
+    matrix = table["category"].isin(MATRIX_CATEGORIES)
+    peaks = {d: timeline.device.peak_tflops(str(d), True) or np.nan for d in table["dtype"].dropna().unique()}
+    peak = table["dtype"].map(peaks).astype(np.float64).where(matrix)
+    return np.asarray(table["flops"].to_numpy(np.float64) / peak.to_numpy(np.float64) / 1e3)

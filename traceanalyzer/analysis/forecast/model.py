@@ -1,0 +1,267 @@
+"""One mean step, taken apart, and what it takes after a change.
+
+A kernel's time is a fixed part that never shrinks (launching, filling and draining the device), a part that its math
+or its traffic explains, and a rest that neither does:
+
+    t = fixed + S + rest,   S = min(t - fixed, NEAR_A_ROOF x max(F / peak, Q / bandwidth))
+
+A change of the work, or of the roofs, scales S by the ratio of the new to the old max(F / peak, Q / bandwidth): what
+reaches some share of its roof goes on to reach that share, down to the point where the other roof takes over. The rest
+and the fixed part stay (method: t = W / BW_eff + t_fixed + t_launch, fitted to the published gpt-fast table). A kernel
+whose work is unknown does not change.
+
+Where the host is late, a faster kernel only makes the device wait longer: kernels that are followed by a gap in which
+the host was late are `hidden` behind the host. Their time and that gap together are `host_ns`, and the step needs at
+least that much for them, however fast the device:
+
+    step = exposed kernels + max(hidden kernels, host_ns) + idle time of other causes
+
+What could be wrong: the mean step stands for all; the kernels of a faster or larger step may be other ones with other
+efficiencies; hidden kernels are treated as one stretch of the step where they are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
+from traceanalyzer.analysis.phases import NEAR_A_ROOF
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+LAUNCH = ("idle_launch", "idle_graph_launch")
+"""Idle time that cheaper launches would save."""
+
+WORK = ("compute_ns", "memory_ns", "flops", "bytes", "weight_bytes", "kv_bytes", "tensor_compute_ns")
+COLUMNS = ("name", "category", "role", "dtype", "tensor_core", "count", "duration_ns", "fixed_ns", "hidden_ns", *WORK)
+"""Columns of `StepModel.rows`."""
+
+QUANTISED_EFFECT = 0.8
+"""Share of the bytes' saving that quantised kernels keep: unpacking costs time (method: 0.7 to 0.9)."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """New times for a step: per row of the model, and idle time per bucket (buckets that are left out stay)."""
+
+    duration_ns: Floats
+    idle_ns: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A changed step against the step it was made from; times in nanoseconds.
+
+    `saving_share` is of the step before; `known_share` is the share of the step's kernel time whose work is known.
+    """
+
+    step_ns: float
+    tokens_per_s: float | None
+    saving_ns: float
+    saving_share: float
+    speedup: float
+    throughput_gain: float | None
+    known_share: float
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """The mean complete step of one phase on one device. Times in nanoseconds, work in FLOPs and bytes, per step.
+
+    Args:
+        phase: whose steps these are.
+        steps: how many were averaged.
+        rows: one row per group of equal kernels and copies, indexed 0..n-1, with the columns name (string code),
+            category, role, dtype, tensor_core (1, 0, -1), count, duration_ns (wall time: kernels that overlap share
+            it), fixed_ns, hidden_ns (its time hidden behind the host), compute_ns and memory_ns (least times),
+            tensor_compute_ns (least time of its FLOPs on tensor cores), flops, bytes, weight_bytes, kv_bytes. NaN:
+            unknown.
+        idle_ns: idle time by ledger bucket.
+        host_ns: what the host takes to issue the hidden kernels: their time and the gaps after them.
+        tokens, sequences, context_sum: means per step, None unknown.
+        output_tokens: tokens that the step gives: decode's one per sequence, prefill's tokens read; None unknown.
+    """
+
+    phase: str
+    steps: int
+    rows: pd.DataFrame
+    idle_ns: Mapping[str, float]
+    host_ns: float
+    tokens: float | None
+    sequences: float | None
+    context_sum: float | None
+    output_tokens: float | None
+
+    @property
+    def durations(self) -> Floats:
+        """Wall time of every row."""
+        return self.rows["duration_ns"].to_numpy(np.float64)
+
+    @property
+    def busy_ns(self) -> float:
+        """Time in which the device ran something."""
+        return float(self.durations.sum())
+
+    @property
+    def step_ns(self) -> float:
+        """The step's wall time: all rows and all idle time."""
+        return self.busy_ns + float(sum(self.idle_ns.values()))
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens that the step gives over its time."""
+        return self.output_tokens / self.step_ns * 1e9 if self.output_tokens and self.step_ns > 0 else None
+
+    @property
+    def communication_ns(self) -> float:
+        """Time in communication kernels."""
+        return float(self.durations[self.of_category("comm")].sum())
+
+    @property
+    def memcpy_ns(self) -> float:
+        """Time in copies and fills."""
+        return float(self.durations[self.of_category("memcpy", "memset")].sum())
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """Weight bytes the step reads; None where one of its matrix kernels does not tell."""
+        return self._sum("weight_bytes", self.of_category(*MATRIX_CATEGORIES))
+
+    @property
+    def kv_bytes(self) -> float | None:
+        """KV bytes the step reads; None where one of its attention kernels does not tell, or there is none."""
+        return self._sum("kv_bytes", self.of_category("attention"))
+
+    @property
+    def known_share(self) -> float:
+        """Share of the kernels' time whose FLOPs and bytes are known; communication and copies do not count."""
+        kernels = ~self.of_category("comm", "memcpy", "memset")
+        time = self.durations
+        total = float(time[kernels].sum())
+        return float(time[kernels & ~np.isnan(self._ideal())].sum()) / total if total > 0 else 0.0
+
+    def of_category(self, *categories: str) -> Bools:
+        """Which rows are of one of these categories."""
+        return self.rows["category"].isin(categories).to_numpy()
+
+    def _sum(self, column: str, rows: Bools) -> float | None:
+        values = self.rows[column].to_numpy(np.float64)[rows & (self.durations > 0)]
+        return float(values.sum()) if len(values) and not np.isnan(values).any() else None
+
+    def _ideal(self) -> Floats:
+        return np.maximum(self._column("compute_ns"), self._column("memory_ns"))  # NaN where either is
+
+    def _column(self, name: str) -> Floats:
+        return self.rows[name].to_numpy(np.float64)
+
+    # changes: each gives a new model
+
+    def apply(self, change: Change) -> StepModel:
+        """The step with other times. Time saved behind a late host comes back as waiting for it."""
+        old, new = self.durations, np.asarray(change.duration_ns, np.float64)
+        ratio = np.divide(new, old, out=np.ones_like(old), where=old > 0)
+        hidden = self._column("hidden_ns") * ratio
+        before, after = (max(self.host_ns - float(h.sum()), 0.0) for h in (self._column("hidden_ns"), hidden))
+        idle = {**self.idle_ns, "idle_launch": self.idle_ns.get("idle_launch", 0.0) - before + after, **change.idle_ns}
+        rows = self.rows.assign(duration_ns=new, hidden_ns=hidden)
+        return replace(self, rows=rows, idle_ns=MappingProxyType({b: ns for b, ns in idle.items() if ns > 0}))
+
+    def without(self, rows: Bools) -> StepModel:
+        """The step without some rows: their kernels and the launches of them are gone. Rows keep their places."""
+        hidden, total = self._column("hidden_ns"), self._column("hidden_ns").sum()
+        launches = self._hidden_count()
+        gone = float(launches[rows].sum() / launches.sum()) if total > 0 else 0.0
+        kept = np.where(rows, 0.0, 1.0)
+        waits = self.host_ns - float(total)
+        host = self.host_ns * (1.0 - gone)
+        left = self.rows.assign(**{c: self._column(c) * kept for c in ("count", "fixed_ns")})
+        left = left.assign(**{c: np.where(rows, 0.0, self._column(c)) for c in WORK})
+        slack = max(host - float((hidden * kept).sum()), 0.0)
+        changed = replace(self, rows=left, host_ns=host)
+        idle = self.idle_ns.get("idle_launch", 0.0) - max(waits, 0.0) + slack
+        return changed.apply(Change(self.durations * kept, {"idle_launch": idle}))
+
+    def _hidden_count(self) -> Floats:
+        """How many of each row's kernels are hidden behind the host."""
+        time, hidden = self.durations, self._column("hidden_ns")
+        return self._column("count") * np.divide(hidden, time, out=np.zeros_like(time), where=time > 0)
+
+    def scaled(self, rows: Bools, factor: float) -> StepModel:
+        """The step with the time of some rows multiplied, whatever their work."""
+        return self.apply(Change(np.where(rows, self.durations * factor, self.durations)))
+
+    def shortened(self, rows: Bools, duration_ns: Floats) -> StepModel:
+        """The step with new times for some rows (one per row of the model), never longer than they are."""
+        return self.apply(Change(np.where(rows, np.fmin(self.durations, duration_ns), self.durations)))
+
+    def without_idle(self, *buckets: str, left: float = 0.0) -> StepModel:
+        """The step with only a share `left` of the idle time of some buckets; cheaper launches free the host too."""
+        idle = {b: self.idle_ns[b] * left for b in buckets if b in self.idle_ns}
+        host = self.host_ns
+        if "idle_launch" in buckets:
+            hidden = float(self._column("hidden_ns").sum())
+            host = hidden + max(host - hidden, 0.0) * left
+        rest = {b: ns for b, ns in {**self.idle_ns, **idle}.items() if ns > 0}
+        return replace(self, idle_ns=MappingProxyType(rest), host_ns=host)
+
+    def with_work(self, rows: Bools, flops: Floats | float = 1.0, size: Floats | float = 1.0) -> StepModel:
+        """The step with the FLOPs and the bytes of some rows multiplied (a factor, or one per row)."""
+        f, q = (np.where(rows, factor, 1.0) for factor in (flops, size))
+        changed = self._rescaled(self._column("compute_ns") * f, self._column("memory_ns") * q)
+        work = {"compute_ns": f, "tensor_compute_ns": f, "flops": f, "memory_ns": q, "bytes": q}
+        table = changed.rows.assign(**{c: self._column(c) * factor for c, factor in work.items()})
+        return replace(changed, rows=table)
+
+    def with_device(self, compute: float = 1.0, bandwidth: float = 1.0) -> StepModel:
+        """The step on a device with other peaks, as factors of this one's. Copies and communication do not change."""
+        c, q = self._column("compute_ns") / compute, self._column("memory_ns") / bandwidth
+        changed = self._rescaled(c, q)
+        tensor = self._column("tensor_compute_ns") / compute
+        return replace(changed, rows=changed.rows.assign(compute_ns=c, memory_ns=q, tensor_compute_ns=tensor))
+
+    def with_weights(self, factor: float, effect: float = 1.0) -> StepModel:
+        """The step with weights of another size; of the time that the bytes save, a share `effect` is kept."""
+        return self._with_part("weight_bytes", self.of_category(*MATRIX_CATEGORIES), factor, effect)
+
+    def with_kv(self, factor: float, effect: float = 1.0) -> StepModel:
+        """The step with a KV cache of another size per token."""
+        return self._with_part("kv_bytes", self.of_category("attention"), factor, effect)
+
+    def _with_part(self, column: str, rows: Bools, factor: float, effect: float) -> StepModel:
+        part, size = self._column(column), self._column("bytes")
+        share = np.divide(part, size, out=np.zeros_like(part), where=rows & (size > 0) & ~np.isnan(part))
+        changed = self.with_work(rows, size=1.0 - share * (1.0 - factor))
+        changed = replace(changed, rows=changed.rows.assign(**{column: np.where(rows, part * factor, part)}))
+        if effect == 1.0:
+            return changed
+        kept = self.apply(Change(self.durations - (self.durations - changed.durations) * effect))
+        return replace(kept, rows=kept.rows.assign(**{c: changed.rows[c] for c in WORK}))
+
+    def _rescaled(self, compute: Floats, memory: Floats) -> StepModel:
+        """The step with other least times per row; see the module docstring for the rule."""
+        old, new = self._ideal(), np.maximum(compute, memory)
+        fixed = np.minimum(self._column("fixed_ns"), self.durations)
+        moved = np.minimum(self.durations - fixed, NEAR_A_ROOF * np.nan_to_num(old))
+        ratio = np.divide(new, old, out=np.ones_like(old), where=(old > 0) & ~np.isnan(new))
+        return self.apply(Change(self.durations + moved * (ratio - 1.0)))
+
+    def against(self, base: StepModel) -> Prediction:
+        """This step compared with the one it was made from."""
+        now, before = self.tokens_per_s, base.tokens_per_s
+        saved = base.step_ns - self.step_ns
+        return Prediction(
+            step_ns=self.step_ns,
+            tokens_per_s=now,
+            saving_ns=saved,
+            saving_share=saved / base.step_ns if base.step_ns > 0 else 0.0,
+            speedup=base.step_ns / self.step_ns if self.step_ns > 0 else float("inf"),
+            throughput_gain=now / before if now and before else None,
+            known_share=base.known_share,
+        )
