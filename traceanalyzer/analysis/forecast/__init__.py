@@ -4,7 +4,21 @@
 changes are applied one after the other and each finds what the earlier ones left (Amdahl); gains are never summed.
 """
 
+from traceanalyzer.analysis.forecast.batching import Batching, BatchPoint, batching, ridge_batch, with_sequences
 from traceanalyzer.analysis.forecast.measure import step_model
 from traceanalyzer.analysis.forecast.model import Change, Prediction, StepModel
+from traceanalyzer.analysis.forecast.sensitivity import Sensitivity, sensitivity
 
-__all__ = ["Change", "Prediction", "StepModel", "step_model"]
+__all__ = [
+    "BatchPoint",
+    "Batching",
+    "Change",
+    "Prediction",
+    "Sensitivity",
+    "StepModel",
+    "batching",
+    "ridge_batch",
+    "sensitivity",
+    "step_model",
+    "with_sequences",
+]

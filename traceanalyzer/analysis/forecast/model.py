@@ -173,33 +173,31 @@ class StepModel:
         rows = self.rows.assign(duration_ns=new, hidden_ns=hidden)
         return replace(self, rows=rows, idle_ns=MappingProxyType({b: ns for b, ns in idle.items() if ns > 0}))
 
-    def without(self, rows: Bools) -> StepModel:
-        """The step without some rows: their kernels and the launches of them are gone. Rows keep their places."""
-        hidden, total = self._column("hidden_ns"), self._column("hidden_ns").sum()
-        launches = self._hidden_count()
-        gone = float(launches[rows].sum() / launches.sum()) if total > 0 else 0.0
-        kept = np.where(rows, 0.0, 1.0)
-        waits = self.host_ns - float(total)
-        host = self.host_ns * (1.0 - gone)
-        left = self.rows.assign(**{c: self._column(c) * kept for c in ("count", "fixed_ns")})
-        left = left.assign(**{c: np.where(rows, 0.0, self._column(c)) for c in WORK})
-        slack = max(host - float((hidden * kept).sum()), 0.0)
+    def without(self, rows: Bools, share: Floats | float = 1.0) -> StepModel:
+        """The step without a share of some rows: their kernels and the launches of them are gone.
+
+        Rows keep their places, so that masks stay valid. `share` is one figure or one per row.
+        """
+        gone = np.where(rows, share, 0.0)
+        hidden, launches = self._column("hidden_ns"), self._hidden_count()
+        waits = max(self.host_ns - float(hidden.sum()), 0.0)
+        total = float(launches.sum())
+        host = self.host_ns * (1.0 - float((launches * gone).sum()) / total) if total > 0 else self.host_ns
+        counted = ("count", "fixed_ns", *WORK)
+        left = self.rows.assign(**{c: np.where(gone == 1.0, 0.0, self._column(c) * (1.0 - gone)) for c in counted})
+        slack = max(host - float((hidden * (1.0 - gone)).sum()), 0.0)
+        idle = self.idle_ns.get("idle_launch", 0.0) - waits + slack
         changed = replace(self, rows=left, host_ns=host)
-        idle = self.idle_ns.get("idle_launch", 0.0) - max(waits, 0.0) + slack
-        return changed.apply(Change(self.durations * kept, {"idle_launch": idle}))
+        return changed.apply(Change(self.durations * (1.0 - gone), {"idle_launch": idle}))
 
     def _hidden_count(self) -> Floats:
         """How many of each row's kernels are hidden behind the host."""
         time, hidden = self.durations, self._column("hidden_ns")
         return self._column("count") * np.divide(hidden, time, out=np.zeros_like(time), where=time > 0)
 
-    def scaled(self, rows: Bools, factor: float) -> StepModel:
-        """The step with the time of some rows multiplied, whatever their work."""
+    def scaled(self, rows: Bools, factor: Floats | float) -> StepModel:
+        """The step with the time of some rows multiplied, whatever their work: by one factor, or one per row."""
         return self.apply(Change(np.where(rows, self.durations * factor, self.durations)))
-
-    def shortened(self, rows: Bools, duration_ns: Floats) -> StepModel:
-        """The step with new times for some rows (one per row of the model), never longer than they are."""
-        return self.apply(Change(np.where(rows, np.fmin(self.durations, duration_ns), self.durations)))
 
     def without_idle(self, *buckets: str, left: float = 0.0) -> StepModel:
         """The step with only a share `left` of the idle time of some buckets; cheaper launches free the host too."""
@@ -214,17 +212,14 @@ class StepModel:
     def with_work(self, rows: Bools, flops: Floats | float = 1.0, size: Floats | float = 1.0) -> StepModel:
         """The step with the FLOPs and the bytes of some rows multiplied (a factor, or one per row)."""
         f, q = (np.where(rows, factor, 1.0) for factor in (flops, size))
-        changed = self._rescaled(self._column("compute_ns") * f, self._column("memory_ns") * q)
-        work = {"compute_ns": f, "tensor_compute_ns": f, "flops": f, "memory_ns": q, "bytes": q}
-        table = changed.rows.assign(**{c: self._column(c) * factor for c, factor in work.items()})
-        return replace(changed, rows=table)
+        changed = self.with_roofs(self._column("compute_ns") * f, self._column("memory_ns") * q)
+        work = {"tensor_compute_ns": f, "flops": f, "bytes": q}
+        return replace(changed, rows=changed.rows.assign(**{c: self._column(c) * by for c, by in work.items()}))
 
     def with_device(self, compute: float = 1.0, bandwidth: float = 1.0) -> StepModel:
         """The step on a device with other peaks, as factors of this one's. Copies and communication do not change."""
-        c, q = self._column("compute_ns") / compute, self._column("memory_ns") / bandwidth
-        changed = self._rescaled(c, q)
-        tensor = self._column("tensor_compute_ns") / compute
-        return replace(changed, rows=changed.rows.assign(compute_ns=c, memory_ns=q, tensor_compute_ns=tensor))
+        changed = self.with_roofs(self._column("compute_ns") / compute, self._column("memory_ns") / bandwidth)
+        return replace(changed, rows=changed.rows.assign(tensor_compute_ns=self._column("tensor_compute_ns") / compute))
 
     def with_weights(self, factor: float, effect: float = 1.0) -> StepModel:
         """The step with weights of another size; of the time that the bytes save, a share `effect` is kept."""
@@ -244,13 +239,14 @@ class StepModel:
         kept = self.apply(Change(self.durations - (self.durations - changed.durations) * effect))
         return replace(kept, rows=kept.rows.assign(**{c: changed.rows[c] for c in WORK}))
 
-    def _rescaled(self, compute: Floats, memory: Floats) -> StepModel:
-        """The step with other least times per row; see the module docstring for the rule."""
+    def with_roofs(self, compute: Floats, memory: Floats) -> StepModel:
+        """The step with other least times of math and traffic per row; see the module docstring for the rule."""
         old, new = self._ideal(), np.maximum(compute, memory)
         fixed = np.minimum(self._column("fixed_ns"), self.durations)
         moved = np.minimum(self.durations - fixed, NEAR_A_ROOF * np.nan_to_num(old))
         ratio = np.divide(new, old, out=np.ones_like(old), where=(old > 0) & ~np.isnan(new))
-        return self.apply(Change(self.durations + moved * (ratio - 1.0)))
+        changed = self.apply(Change(self.durations + moved * (ratio - 1.0)))
+        return replace(changed, rows=changed.rows.assign(compute_ns=compute, memory_ns=memory))
 
     def against(self, base: StepModel) -> Prediction:
         """This step compared with the one it was made from."""
