@@ -1,8 +1,8 @@
 """The shapes of public language models, and the parameter counts that follow from them.
 
-The configs stand in `models.json` with their sources. What could be wrong: a config can be a different revision than the
-one that ran (fields of one name change between versions), and a published total can count what is left out here (vision
-towers, multi-token-prediction layers, a tied lm_head stored twice).
+The configs stand in `models.json` with their sources. What could be wrong: a config can be a different revision than
+the one that ran (fields of one name change between versions), and a published total can count what is left out here
+(vision towers, multi-token-prediction layers, a tied lm_head stored twice).
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ def find(name: str) -> ModelConfig:
     if wanted in known:
         return known[wanted]
     near = list(dict.fromkeys(known[key].id for key in difflib.get_close_matches(wanted, known, n=6, cutoff=0.5)))[:3]
-    hint = f"did you mean {', '.join(near)}?" if near else f"known are, for example, {models()[0].id}, {models()[-1].id}"
+    others = f"known are, for example, {models()[0].id} and {models()[-1].id}"
+    hint = f"did you mean {', '.join(near)}?" if near else others
     raise InputError(f"unknown model {name[:80]!r}", hint)
 
 

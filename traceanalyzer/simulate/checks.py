@@ -1,0 +1,124 @@
+"""What cannot be simulated is refused with one line, before anything is built."""
+
+from __future__ import annotations
+
+from traceanalyzer.catalog import gpus
+from traceanalyzer.catalog.gpus import Gpu
+from traceanalyzer.catalog.models import ModelConfig
+from traceanalyzer.errors import InputError
+from traceanalyzer.simulate import names
+from traceanalyzer.simulate.matmul import FP4_GROUP, INT4_GROUP
+from traceanalyzer.simulate.scenario import Scenario
+
+_FLASH_SINCE = 8.0
+_KNOWN = {
+    "mode": ("eager", "graph"),
+    "dtype": ("bf16", "fp16", "fp32"),
+    "weights": ("same", "fp8", "int8", "int4", "fp4"),
+    "kv": ("same", "fp8"),
+    "kv_cache": ("static", "cat"),
+    "attention": ("flash", "math"),
+    "sampler": ("greedy", "full"),
+}
+#: Bits per weight with scales, and what share of the memory a run can fill with weights and cache.
+_BITS = {"fp8": 8.0, "int8": 8.0, "int4": 4 + 16 / INT4_GROUP, "fp4": 4 + 8 / FP4_GROUP}
+_USABLE_MEMORY = 0.95
+
+
+def check(scenario: Scenario, model: ModelConfig) -> Gpu:
+    """The scenario's GPU.
+
+    Raises:
+        InputError: a value is out of range, or the model, the data types or their combination cannot be simulated.
+    """
+    _ranges(scenario)
+    gpu = gpus.find(scenario.gpu)
+    generation = names.generation(gpu)
+    if scenario.dtype == "bf16" and generation < _FLASH_SINCE:
+        raise InputError(f"{gpu.id} has no bf16", "use fp16 with math attention")
+    if scenario.attention == "flash" and (generation < _FLASH_SINCE or scenario.dtype == "fp32"):
+        raise InputError(f"flash attention does not run in {scenario.dtype} on {gpu.id}", "use math attention")
+    _model(scenario, model)
+    _data_types(scenario, model, gpu)
+    _combinations(scenario)
+    _memory(scenario, model, gpu)
+    return gpu
+
+
+def _ranges(scenario: Scenario) -> None:
+    for name, known in _KNOWN.items():
+        if getattr(scenario, name) not in known:
+            raise InputError(f"{name} {getattr(scenario, name)!r} is not known", f"known are {', '.join(known)}")
+    for name in ("batch", "prompt", "output", "ranks"):
+        if getattr(scenario, name) < 1:
+            raise InputError(f"{name} must be at least 1, not {getattr(scenario, name)}")
+    if scenario.arrivals_every < 0 or (scenario.chunk is not None and scenario.chunk < 1):
+        raise InputError("chunk must be at least 1, and the passes between arrivals at least 0")
+    if scenario.skip_prefill and (scenario.output < 2 or scenario.chunk or scenario.arrivals_every):
+        raise InputError("without prefill there are at least 2 output tokens, no chunks and no later arrivals")
+
+
+def _model(scenario: Scenario, model: ModelConfig) -> None:
+    if model.mla is not None:
+        raise InputError(f"{model.id} cannot be simulated", "it has multi-head latent attention")
+    length = scenario.prompt + scenario.output
+    if length > model.max_position:
+        raise InputError(f"{length} tokens a request are too many for {model.id}", f"it takes {model.max_position}")
+    ranks, kv_heads = scenario.ranks, model.kv_heads
+    widths = {model.heads, *([model.moe.ffn] if model.moe else [model.ffn])}
+    if any(width % ranks for width in widths) or (kv_heads % ranks and ranks % kv_heads):
+        raise InputError(
+            f"{model.id} does not divide over {ranks} ranks",
+            f"it has {model.heads} heads, {kv_heads} key heads and MLPs of {max(widths - {model.heads})}",
+        )
+
+
+def _data_types(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
+    weights = scenario.weights
+    if weights == "same":
+        return
+    if scenario.dtype == "fp32":
+        raise InputError(f"{weights} weights go with 16-bit activations", "use bf16 or fp16")
+    if weights in ("fp8", "fp4") and not gpu.tensor_tflops.get(weights):
+        raise InputError(f"{gpu.id} multiplies no {weights}", "use int8 or int4 weights, or a newer GPU")
+    if model.moe is not None:
+        raise InputError(f"{weights} weights of {model.id} cannot be simulated", "it has experts")
+    group = {"int4": INT4_GROUP, "fp4": FP4_GROUP}.get(weights, 1)
+    inputs = (model.hidden, model.heads * (model.head_dim or 0) // scenario.ranks, model.ffn // scenario.ranks)
+    odd = [width for width in inputs if width % group]
+    if odd:
+        raise InputError(
+            f"{weights} weights of {model.id} cannot be simulated on {scenario.ranks} ranks",
+            f"a matrix has {odd[0]} inputs, no multiple of {group}",
+        )
+
+
+def _combinations(scenario: Scenario) -> None:
+    ragged = scenario.chunk is not None or (scenario.together and scenario.arrivals_every > 0)
+    if ragged and (scenario.attention == "math" or scenario.kv_cache == "cat"):
+        raise InputError(
+            "math attention and a concatenated cache take sequences of one length only",
+            "leave out chunks and later arrivals",
+        )
+    if scenario.kv == "fp8" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
+        raise InputError("an fp8 cache goes with a static cache and flash attention")
+    if scenario.mode == "graph" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
+        raise InputError("a graph replays fixed shapes", "use a static cache and flash attention")
+
+
+def _memory(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
+    """Weights and cache of one rank against the card's memory; activations are left out."""
+    size = 4 if scenario.dtype == "fp32" else 2
+    tables = (1 if model.tied_embeddings else 2) * model.vocab * model.hidden
+    bits = _BITS.get(scenario.weights, 8.0 * size)
+    weights = (model.parameters - tables) * bits / 8 + tables * size
+    cache = model.kv_elements_per_token * (1 if scenario.kv == "fp8" else size)
+    cache *= scenario.batch * (scenario.prompt + scenario.output)
+    needed = (weights + cache / min(1.0, model.kv_heads / scenario.ranks)) / scenario.ranks
+    held = max(gpu.memory_sizes)
+    if needed > _USABLE_MEMORY * held:
+        where = f"on each of {scenario.ranks} ranks" if scenario.ranks > 1 else "on one GPU"
+        raise InputError(
+            f"{model.id} needs {needed / 1e9:.0f} GB {where}, {gpu.id} has {held / 1e9:.0f} GB",
+            "use more ranks, a smaller batch or smaller weights",
+        )

@@ -1,0 +1,185 @@
+"""The forward pass of a model over a batch, as ops: embedding, layers, final norm.
+
+What depends on contexts (attention, and a cache that is copied) is built for every pass; all else once per shape of a
+pass and shared, so that long runs cost little. With `fused` kernels activations are (tokens, hidden) and one matrix
+makes queries, keys and values, as serving engines do; else (batch, length, hidden) with a matrix each, as Hugging Face
+does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from traceanalyzer.simulate import attention, experts, matmul, rotary, vector, views
+from traceanalyzer.simulate.attention import Slice
+from traceanalyzer.simulate.program import Op
+from traceanalyzer.simulate.shard import Shard
+
+Ops = tuple[Op, ...]
+Rows = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The parts of one layer that know no context: before the cache is written, and after attention."""
+
+    before: Ops
+    projection: Ops
+    mlp: Ops
+
+
+class Forward:
+    """Builds forward passes of one rank's shard; keeps what passes of one shape share."""
+
+    def __init__(self, shard: Shard) -> None:
+        """`shard` stays the same for the whole run."""
+        self._shard = shard
+        self._layers: dict[tuple[Rows, int], _Layer] = {}
+        self._experts: dict[tuple[Rows, int, int], Ops] = {}
+        self._ends: dict[Rows, tuple[Ops, Ops]] = {}
+
+    def ops(self, slices: Sequence[Slice], random: np.random.Generator) -> Ops:
+        """Everything from the token ids to the final norm; `random` draws the experts."""
+        rows = self._rows(slices)
+        if rows not in self._ends:
+            self._ends[rows] = self._first(rows), self._norm(rows, residual=True)
+        first, last = self._ends[rows]
+        result = list(first)
+        attended: dict[int | None, Ops] = {}
+        for index in range(self._shard.model.layers):
+            window = self._shard.model.window(index)
+            if window not in attended:
+                attended[window] = (
+                    *attention.store(self._shard, slices),
+                    *attention.attend(self._shard, slices, rows, window),
+                )
+            layer = self._layer(rows, index)
+            result += layer.before
+            result += self._named(attended[window], "Attention", index)
+            result += layer.projection
+            result += layer.mlp if layer.mlp else self._mixture(rows, index, random)
+        return (*result, *last)
+
+    def _rows(self, slices: Sequence[Slice]) -> Rows:
+        """The leading axes of activations."""
+        tokens = sum(s.queries for s in slices)
+        if self._shard.scenario.fused:
+            return (tokens,)
+        alike = len({s.queries for s in slices}) == 1
+        return (len(slices), slices[0].queries) if alike else (1, tokens)
+
+    def _first(self, rows: Rows) -> Ops:
+        shard, model = self._shard, self._shard.model
+        tokens = vector.embedding(shard, rows, model.vocab)
+        if not model.learned_positions:
+            return (tokens,)
+        positions = vector.embedding(shard, rows, model.learned_positions)
+        return (tokens, positions, vector.add(shard, (*rows, model.hidden)))
+
+    def _layer(self, rows: Rows, index: int) -> _Layer:
+        shared = self._layers.get((rows, index))
+        if shared is None:
+            model = self._shard.model
+            before = self._named(self._before(rows, first=index == 0), "Attention", index)
+            projection = self._named(self._projection(rows), "Attention", index)
+            mlp = () if model.has_experts(index) else self._named(self._mlp(rows), "MLP", index)
+            shared = self._layers[rows, index] = _Layer(before, projection, mlp)
+        return shared
+
+    def _named(self, ops: Ops, part: str, index: int) -> Ops:
+        """The ops, called by this layer's module."""
+        name = f"{self._shard.class_name}{part}_{index}"
+        return tuple(replace(op, module=name) for op in ops)
+
+    def _before(self, rows: Rows, *, first: bool) -> Ops:
+        """Norm, queries, keys and values, their norms, rotary embedding."""
+        shard, model = self._shard, self._shard.model
+        heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
+        widths = (heads * head, kv_heads * head, kv_heads * head)
+        ops = () if self._norms_after() else self._norm(rows, residual=not first)
+        if shard.merged:
+            ops += (matmul.linear(shard, rows, model.hidden, sum(widths), bias=model.qkv_bias),)
+            ops += (views.split(shard, shard.tensor(*rows, sum(widths)), widths)[0],)
+        else:
+            ops += tuple(matmul.linear(shard, rows, model.hidden, width, bias=model.qkv_bias) for width in widths)
+        if model.qk_norm == "per_head":
+            ops += vector.norm(shard, (*rows, heads, head)) + vector.norm(shard, (*rows, kv_heads, head))
+        elif model.qk_norm == "full_width":
+            ops += vector.norm(shard, (*rows, widths[0])) + vector.norm(shard, (*rows, widths[1]))
+        return ops + rotary.rotary(shard, rows)
+
+    def _projection(self, rows: Rows) -> Ops:
+        """Output projection, all-reduce, and what joins it to the residual stream."""
+        shard, model = self._shard, self._shard.model
+        width = shard.heads * shard.head_dim
+        ops: Ops = (matmul.linear(shard, rows, width, model.hidden, bias=model.o_bias),)
+        ops += matmul.all_reduce(shard, rows, model.hidden)
+        return ops if model.parallel_attention_mlp else ops + self._joined(rows)
+
+    def _joined(self, rows: Rows) -> Ops:
+        """A norm of the branch where the model has one, and the residual sum where the next norm does not add it."""
+        normed = self._norm(rows) if self._norms_after() or self._shard.model.norms_per_layer == 4 else ()
+        summed = () if self._norm_adds() else (vector.add(self._shard, (*rows, self._shard.model.hidden)),)
+        return normed + summed
+
+    def _norm(self, rows: Rows, *, residual: bool = False) -> Ops:
+        dims = (*rows, self._shard.model.hidden)
+        return vector.norm(self._shard, dims, residual=residual and self._norm_adds())
+
+    def _norm_adds(self) -> bool:
+        """Whether a norm before a branch begins with the last branch's residual sum."""
+        return (self._shard.scenario.fused or self._shard.model.norm != "rmsnorm") and not self._norms_after()
+
+    def _norms_after(self) -> bool:
+        """Whether branches are normed after (not before) them, as in OLMo 2."""
+        return self._shard.model.architecture.startswith("Olmo2")
+
+    def _mlp_norm(self, rows: Rows) -> Ops:
+        model = self._shard.model
+        return () if self._norms_after() or model.parallel_attention_mlp else self._norm(rows, residual=True)
+
+    def _mlp(self, rows: Rows) -> Ops:
+        return self._mlp_norm(rows) + self._dense(rows, self._shard.model.ffn) + self._mlp_end(rows)
+
+    def _dense(self, rows: Rows, ffn: int) -> Ops:
+        shard, model = self._shard, self._shard.model
+        hidden, width = model.hidden, ffn // shard.scenario.ranks
+        if not model.mlp_gated:
+            ops: Ops = (
+                matmul.linear(shard, rows, hidden, width, bias=model.mlp_bias),
+                vector.plain_activation(shard, rows, width),
+            )
+        elif shard.merged:
+            ops = (matmul.linear(shard, rows, hidden, 2 * width), *vector.gated(shard, rows, width))
+        else:
+            activation, product = vector.gated(shard, rows, width)
+            gate = matmul.linear(shard, rows, hidden, width)
+            ops = (gate, activation, gate, product)
+        return (*ops, matmul.linear(shard, rows, width, hidden, bias=model.mlp_bias))
+
+    def _mlp_end(self, rows: Rows) -> Ops:
+        shard, model = self._shard, self._shard.model
+        reduced = matmul.all_reduce(shard, rows, model.hidden)
+        if model.parallel_attention_mlp:
+            # The branches are added to each other, and their sum by the next norm.
+            return (*reduced, vector.add(shard, (*rows, model.hidden)))
+        return reduced + self._joined(rows)
+
+    def _mixture(self, rows: Rows, index: int, random: np.random.Generator) -> Ops:
+        """A layer's experts, as many active as drawn for this pass."""
+        moe = self._shard.model.moe
+        if moe is None:
+            return ()
+        active = experts.draw_active(random, moe, math.prod(rows))
+        key = (rows, index, active)
+        if key not in self._experts:
+            ops = self._mlp_norm(rows) + experts.experts(self._shard, moe, rows, active)
+            if moe.shared_experts:
+                summed = vector.add(self._shard, (*rows, self._shard.model.hidden))
+                ops += (*self._dense(rows, moe.shared_experts * moe.ffn), summed)
+            self._experts[key] = self._named(ops + self._mlp_end(rows), "SparseMoeBlock", index)
+        return self._experts[key]
