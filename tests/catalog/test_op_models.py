@@ -64,7 +64,7 @@ def test_a_wrong_entry_is_refused_by_name(
 
 
 def test_both_loaders_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = {name: data.load(name) for name in ("op_models.yaml", "kernel_rules.yaml")}
+    read = {name: data.load(name) for name in ("ops/gemm.yaml", "kernel_rules.yaml")}
     monkeypatch.setattr(data, "_LOADER", yaml.SafeLoader)
     assert {name: data.load(name) for name in read} == read
 

@@ -91,29 +91,6 @@ def test_a_cache_write_pays_for_what_it_writes_not_for_the_pool() -> None:
     assert known("_C_cache_ops::reshape_and_cache_flash", dims, types).bytes == 2 * (24 * 2 + 24) + 24
 
 
-@pytest.mark.parametrize(
-    ("dim", "keep", "outputs"), [("[-1]", "True", 6), ("[0, 2]", "False", 3), ("[]", "False", 1), ("[1]", "False", 8)]
-)
-def test_a_reduction_writes_its_whole_output(dim: str, keep: str, outputs: int) -> None:
-    work = known("aten::mean", [[2, 3, 4], [], [], []], [FP32, "ScalarList", "Scalar", ""], ["", dim, keep, ""])
-    assert work.flops == 24
-    assert work.bytes == 4 * (24 + outputs)
-
-
-def test_a_sum_of_integers_widens() -> None:
-    assert known("aten::sum", [[6], []], ["int", ""], ["", ""]).bytes == 24 + 8
-    assert known("aten::sum", [[6], []], [BOOL, ""], ["", ""]).bytes == 6 + 8
-
-
-def test_a_reduction_over_unrecorded_dimensions_has_unknown_bytes() -> None:
-    work = known("aten::sum", [[2, 3], [], []], [FP32, "", "Scalar"])
-    assert (work.flops, work.bytes) == (6, None)
-
-
-def test_the_larger_of_two_tensors_is_no_reduction() -> None:
-    assert call("aten::max", [[6], [6]], [FP32, FP32]) is None
-
-
 def test_norms_read_and_write_their_rows() -> None:
     assert known("_C::rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"]).bytes == 2 * (24 + 24 + 8)
     fused = known("_C::fused_add_rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"])

@@ -14,11 +14,15 @@ BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """`bytes` per element, `word` the compute dtype (fp32, bf16, ...; None where no peak is defined), `category`."""
+    """`bytes` per element, `word` the compute dtype (fp32, bf16, ...; None where no peak is defined), `category`.
+
+    `values` are the numbers that one element holds: two in the packed 4-bit type.
+    """
 
     bytes: int
     word: str | None
     category: int
+    values: int = 1
 
 
 FP32 = Dtype(4, "fp32", FLOAT)
@@ -57,7 +61,7 @@ _RECORDED: dict[str, Dtype] = {
     "c10::Float8_e5m2": _FP8,
     "c10::Float8_e5m2fnuz": _FP8,
     "c10::Float8_e8m0fnu": Dtype(1, None, FLOAT),
-    "c10::Float4_e2m1fn_x2": Dtype(1, "fp4", FLOAT),
+    "c10::Float4_e2m1fn_x2": Dtype(1, "fp4", FLOAT, values=2),
     "c10::complex<c10::Half>": Dtype(4, None, COMPLEX),
     "c10::complex<float>": Dtype(8, None, COMPLEX),
     "c10::complex<double>": Dtype(16, None, COMPLEX),
@@ -83,6 +87,8 @@ _BY_SCALAR_TYPE: dict[str, Dtype] = {
     "24": _FP8,
     "25": _FP8,
     "26": _FP8,
+    "44": _RECORDED["c10::Float8_e8m0fnu"],
+    "45": _RECORDED["c10::Float4_e2m1fn_x2"],
 }
 
 

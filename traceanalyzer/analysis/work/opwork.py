@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceanalyzer.analysis.shapes import Dims, Signature, numel
+from traceanalyzer.analysis.shapes import Dims, Signature, integer, numel
 from traceanalyzer.analysis.work.dtypes import Dtype, recorded
 from traceanalyzer.catalog.op_models import OpModel
 
@@ -27,9 +27,13 @@ class OpWork:
         q_len, kv_len: attention: queries and keys per sequence where they are the same for all; where the sequences
             are not told apart (batch unknown) q_len is all query tokens.
         heads, kv_heads, head_dim: attention.
-        weight_bytes: the 2-D weight operand's bytes (GEMM, GEMV).
+        weight_bytes: the weights' bytes: the 2-D operand of a GEMM or GEMV, a convolution's filters, active experts.
         kv_bytes: K and V bytes read (attention).
-        estimated: flops and bytes assume sequences of equal length.
+        value_dim: attention whose values are of another size than its keys (latent attention).
+        bytes_min: what is moved at least: of a sort, whose passes re-read their input so that `bytes` is unknown; of
+            experts, where every token takes the same ones.
+        weight_bytes_min, weight_bytes_max: of experts, as few and as many of them active as the routing allows.
+        estimated: flops and bytes assume sequences of equal length, or experts drawn evenly.
         untyped_elements: elements read plus written, of a size that is not recorded; the kernel's name may tell it.
     """
 
@@ -50,6 +54,10 @@ class OpWork:
     head_dim: int | None = None
     weight_bytes: float | None = None
     kv_bytes: float | None = None
+    value_dim: int | None = None
+    bytes_min: float | None = None
+    weight_bytes_min: float | None = None
+    weight_bytes_max: float | None = None
     estimated: bool = False
     untyped_elements: float | None = None
 
@@ -97,3 +105,36 @@ def value(model: OpModel, sig: Signature, name: str) -> str:
     """The recorded value of the argument that the catalogue calls `name`; "" where not recorded."""
     index = model.at.get(name)
     return "" if index is None else sig.value(index)
+
+
+def number(model: OpModel, sig: Signature, name: str) -> int | None:
+    """The recorded value of the argument that the catalogue calls `name` as an integer, or None."""
+    return integer(value(model, sig, name))
+
+
+def integers(text: str) -> tuple[int, ...] | None:
+    """A recorded list of integers ("[1, 2]"; a single one without brackets counts as a list), or None for another text.
+
+    Where nothing was recorded ("") the answer is None as well; an empty list is ().
+    """
+    parts = [part.strip() for part in text.removeprefix("[").removesuffix("]").split(",")]
+    if not text or parts == [""]:
+        return () if text == "[]" else None
+    found = [integer(part) for part in parts]
+    known = tuple(n for n in found if n is not None)
+    return known if len(known) == len(found) else None
+
+
+def work(
+    model: OpModel, flops: float | None, moved: float | None, dtype: str | None, *, bytes_min: float | None = None
+) -> OpWork:
+    """The work of an op that has no dimensions of a matrix product or of attention."""
+    return OpWork(
+        model=model.kind,
+        category=model.category,
+        role=model.role,
+        flops=None if flops is None else float(flops),
+        bytes=None if moved is None else float(moved),
+        dtype=dtype,
+        bytes_min=None if bytes_min is None else float(bytes_min),
+    )

@@ -1,4 +1,4 @@
-"""Work on the vector units that is bound by memory: elementwise ops, copies, gathers and scatters, reductions.
+"""Work on the vector units that is bound by memory: elementwise ops, copies, gathers and scatters.
 
 One FLOP per output element and simple op; a copy, cast or concatenation computes nothing (0 FLOPs). A gather reads the
 rows it takes, not the table. Concatenation records no element type (TensorList): its bytes are left to the caller,
@@ -11,19 +11,12 @@ from dataclasses import replace
 
 from traceanalyzer.analysis.shapes import Dims, Signature, integer, numel
 from traceanalyzer.analysis.work.dtypes import BOOL, BOOLEAN, FP32, INT, INT64, Dtype, promote, scalar_type
-from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, operand, value
+from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, number, operand, value, work
 from traceanalyzer.catalog.op_models import OpModel
 
 
 def _work(model: OpModel, flops: float, moved: float | None, dtype: Dtype | None) -> OpWork:
-    return OpWork(
-        model=model.kind,
-        category=model.category,
-        role=model.role,
-        flops=float(flops),
-        bytes=None if moved is None else float(moved),
-        dtype=dtype.word if dtype else None,
-    )
+    return work(model, flops, moved, dtype.word if dtype else None)
 
 
 def elementwise(model: OpModel, sig: Signature) -> OpWork | None:
@@ -102,16 +95,31 @@ def concat(model: OpModel, sig: Signature) -> OpWork | None:
     return replace(_work(model, 0, None, None), untyped_elements=2.0 * elements)
 
 
+def sequence(model: OpModel, sig: Signature) -> OpWork | None:
+    """Numbers start, start + step, ... below end: each written once. 0 FLOPs."""
+    start = number(model, sig, "start") if "start" in model.at else 0
+    end = number(model, sig, "end")
+    step = number(model, sig, "step") if "step" in model.at else 1
+    if start is None or end is None or not step:
+        return None
+    target, asked = named(model, sig, "dst"), value(model, sig, "dtype")
+    written = target.dtype if target else scalar_type(asked) if asked else INT64
+    length = max(-((start - end) // step), 0)
+    return None if written is None else _work(model, 0, length * written.bytes, written)
+
+
 def gather(model: OpModel, sig: Signature) -> OpWork | None:
     """Rows (or single elements) taken from a table: what is taken is read and written once, and the index read."""
     table, index = named(model, sig, "table"), named(model, sig, "index")
     elements = named(model, sig, "elements")
     if table is None or not table.shape:
         return None
+    if "index_list" in model.at:  # a list with gaps, of which nothing is recorded
+        return _work(model, 0, None, table.dtype)
     if elements is not None:
         taken, position_bytes = numel(elements.shape), elements.bytes
     elif index is not None:
-        dim = _axis(value(model, sig, "dim") or "0", len(table.shape))
+        dim = axis(value(model, sig, "dim") or "0", len(table.shape))
         if dim is None:
             return None
         taken = numel(index.shape) * numel(table.shape[:dim]) * numel(table.shape[dim + 1 :])
@@ -122,7 +130,11 @@ def gather(model: OpModel, sig: Signature) -> OpWork | None:
 
 
 def scatter(model: OpModel, sig: Signature) -> OpWork | None:
-    """Rows written to their places in a larger tensor (a KV cache): sources read, as many elements written. 0 FLOPs."""
+    """Rows written to their places in a larger tensor (a KV cache): sources read, as many elements written. 0 FLOPs.
+
+    Where the positions are a list, of which nothing is recorded, the sources may also be repeated over them: what they
+    hold is then the least that is moved.
+    """
     moved = 0
     for end in ("a", "b"):
         if f"src_{end}" not in model.at:
@@ -131,54 +143,33 @@ def scatter(model: OpModel, sig: Signature) -> OpWork | None:
         if source is None or target is None:
             return None
         moved += source.bytes + numel(source.shape) * target.dtype.bytes
+    if "index_list" in model.at:
+        return work(model, 0, None, None, bytes_min=moved)
     index = named(model, sig, "index")
     return _work(model, 0, moved + (index.bytes if index else 0), None)
 
 
-def reduction(model: OpModel, sig: Signature) -> OpWork | None:
-    """A reduction over all or some dimensions: input once, the whole output once, 1 FLOP per input element."""
-    x = named(model, sig, "x")
-    if x is None or sig.tensor(model.at["dim"]) is not None:  # max(x, y) of two tensors is another op
+def scatter_elements(model: OpModel, sig: Signature) -> OpWork | None:
+    """Single elements, or rows, written to (or added to) the places that an index names.
+
+    As many as the index has elements, or as the source has where the index names rows (`rows`). Adding reads the place
+    before and computes one FLOP per element.
+    """
+    target, index, source = named(model, sig, "dst"), named(model, sig, "index"), named(model, sig, "src")
+    counted = source if "rows" in model.options else index
+    if target is None or index is None or counted is None:
         return None
-    size = numel(x.shape)
-    outputs = _kept(model, sig, x.shape)
-    written = _reduced_bytes(model, sig, x.dtype)
-    return _work(model, size, None if outputs is None else x.bytes + outputs * written, x.dtype)
+    count = numel(counted.shape)
+    adds = "adds" in model.options
+    read = count * source.dtype.bytes if source and source.shape else 0
+    moved = index.bytes + read + (2 if adds else 1) * count * target.dtype.bytes
+    return _work(model, count if adds else 0, moved, target.dtype)
 
 
-def _kept(model: OpModel, sig: Signature, shape: Dims) -> int | None:
-    """Output elements; None where the reduced dimensions were not recorded."""
-    at = model.at["dim"]
-    if at >= len(sig.dims) or sig.type(at) == "":
-        recorded = len(sig.concrete) > 0 or len(sig.dims) <= at
-        return 1 if recorded else None
-    text = sig.value(at)
-    if not text or sig.type(at) not in ("Scalar", "ScalarList"):
+def axis(text: str, rank: int) -> int | None:
+    """A recorded dimension of a tensor, counted from the front, or None where it names none."""
+    number = integer(text)
+    if number is None:
         return None
-    dims = [_axis(part.strip(), len(shape)) for part in text.strip("[]").split(",") if part.strip()]
-    if any(d is None for d in dims):
-        return None
-    return 1 if not dims else numel(tuple(n for i, n in enumerate(shape) if i not in dims))
-
-
-def _reduced_bytes(model: OpModel, sig: Signature, x: Dtype) -> int:
-    rule = model.options.get("result")
-    if rule == "index":
-        return INT64.bytes
-    if rule == "bool":
-        return BOOLEAN.bytes
-    asked = scalar_type(value(model, sig, "dtype"))
-    if rule == "value_and_index":
-        return x.bytes + (INT64.bytes if len(sig.dims) > model.at["dim"] else 0)
-    if asked is not None:
-        return asked.bytes
-    widened = model.op in ("aten::sum", "aten::prod") and x.category in (BOOL, INT)
-    return INT64.bytes if widened else x.bytes
-
-
-def _axis(text: str, rank: int) -> int | None:
-    axis = integer(text)
-    if axis is None:
-        return None
-    axis += rank if axis < 0 else 0
-    return axis if 0 <= axis < max(rank, 1) else None
+    number += rank if number < 0 else 0
+    return number if 0 <= number < max(rank, 1) else None

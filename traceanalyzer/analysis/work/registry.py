@@ -6,10 +6,21 @@ from collections.abc import Callable, Mapping
 
 from traceanalyzer.analysis.shapes import Signature
 from traceanalyzer.analysis.work.attention import attention
+from traceanalyzer.analysis.work.convolution import convolution
 from traceanalyzer.analysis.work.gemm import gemm, gemv
 from traceanalyzer.analysis.work.layers import norm, rope, softmax, transform
 from traceanalyzer.analysis.work.opwork import OpWork
-from traceanalyzer.analysis.work.pointwise import concat, copy, elementwise, fill, gather, reduction, scatter
+from traceanalyzer.analysis.work.pointwise import (
+    concat,
+    copy,
+    elementwise,
+    fill,
+    gather,
+    scatter,
+    scatter_elements,
+    sequence,
+)
+from traceanalyzer.analysis.work.reductions import reduction, scan
 from traceanalyzer.catalog import op_models
 
 Formula = Callable[[op_models.OpModel, Signature], OpWork | None]
@@ -18,17 +29,21 @@ FORMULAS: Mapping[str, Formula] = {
     "gemm": gemm,
     "gemv": gemv,
     "attention": attention,
+    "convolution": convolution,
     "elementwise": elementwise,
     "copy": copy,
     "fill": fill,
     "concat": concat,
     "gather": gather,
     "scatter": scatter,
+    "scatter_elements": scatter_elements,
+    "sequence": sequence,
     "norm": norm,
     "softmax": softmax,
     "rope": rope,
     "transform": transform,
     "reduce": reduction,
+    "scan": scan,
 }
 
 
@@ -38,7 +53,7 @@ def op_work(name: str, signature: Signature) -> OpWork | None:
     Pure: the same name and signature always give the same answer. An answer may still hold None in `flops` or `bytes`
     (an attention op that records no context length, say): what is known is filled, what is not stays unknown.
     """
-    model = op_models.find(name)
+    model = op_models.find(name, len(signature.dims))
     if model is None or not signature.dims:
         return None
     return FORMULAS[model.kind](model, signature)
