@@ -13,6 +13,7 @@ import typer
 from traceanalyzer import __version__
 from traceanalyzer.commands.gpus import gpus
 from traceanalyzer.commands.report import report
+from traceanalyzer.commands.simulate import simulate
 
 app = typer.Typer(
     name="traceanalyzer",
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(report)
 app.command()(gpus)
+app.command()(simulate)
 
 
 def _version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""Option values that a user types by hand: prices and peaks. Each parser returns a value or says what is wrong.
+"""Option values that a user types by hand: prices, peaks and sizes. Each parser returns a value or says what is wrong.
 
 Numbers must be finite and above zero: Python reads "nan", "inf" and "1_0" as numbers, and none of them is a price.
 """
@@ -39,6 +39,26 @@ def positive(option: str, text: str) -> float:
         if value > 0:
             raise InputError(f"{option}: {text!r} is out of range")
     raise InputError(f"{option}: {text!r} is not a number above 0")
+
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_LARGEST_SIZE = 10**12
+
+
+def size(option: str, text: str) -> int:
+    """A size in bytes: "1GB", "500 MB", "64MiB", "2e9".
+
+    Raises:
+        InputError: `text` has another form, or is less than a byte or more than a terabyte.
+    """
+    found = re.fullmatch(rf"\s*({_NUMBER})\s*([kmg]?i?b)?\s*", text, re.ASCII | re.IGNORECASE)
+    unit = _UNITS.get((found[2] or "").lower()) if found else None
+    if found is None or unit is None:
+        raise InputError(f"{option}: {text!r} is no size", "write it as 500MB or 1GB")
+    value = float(found[1]) * unit
+    if not 1 <= value <= _LARGEST_SIZE:
+        raise InputError(f"{option}: {text!r} is out of range")
+    return int(value)
 
 
 def price(text: str) -> tuple[float, str]:

@@ -1,0 +1,165 @@
+"""`traceanalyzer simulate`: writes the trace of a run that never ran, and beside it the truth about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceanalyzer.commands import values
+from traceanalyzer.commands.output import target
+from traceanalyzer.commands.progress import Progress, say
+from traceanalyzer.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceanalyzer.simulate.scenario import Scenario
+    from traceanalyzer.simulate.variants import Variant
+
+_PARTS = ("shapes", "labels", "ops")
+_BETWEEN_SHOWS_S = 0.2
+
+_Output = Annotated[
+    str, typer.Option("--output-file", "-o", metavar="FILE", help="Where the trace goes: .json, .json.gz or .json.zst.")
+]
+_Preset = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Begin with a named scenario; other options change it.")
+]
+_Model = Annotated[str | None, typer.Option(metavar="NAME", help="A public model, as llama-3.1-8b.")]
+_Gpu = Annotated[str | None, typer.Option(metavar="ID", help="The GPU; `traceanalyzer gpus` lists them.")]
+_Batch = Annotated[int | None, typer.Option(metavar="N", help="Requests.")]
+_Prompt = Annotated[int | None, typer.Option(metavar="N", help="Tokens in, per request.")]
+_Tokens = Annotated[int | None, typer.Option("--output", metavar="N", help="Tokens out, per request.")]
+_Mode = Annotated[str | None, typer.Option(metavar="MODE", help="eager, or graph: decode passes replay a CUDA graph.")]
+_Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Activations: bf16, fp16, fp32.")]
+_Weights = Annotated[str | None, typer.Option(metavar="TYPE", help="Weights: same, fp8, int8, int4, fp4.")]
+_Kv = Annotated[str | None, typer.Option(metavar="TYPE", help="KV cache: same, fp8.")]
+_Ranks = Annotated[int | None, typer.Option(metavar="N", help="Tensor parallel; one trace each, NAME-rank0 and so on.")]
+_InTurns = Annotated[bool, typer.Option("--in-turns", help="The requests take turns, one a pass.")]
+_Chunk = Annotated[
+    int | None, typer.Option(metavar="N", help="Read prompts in chunks of N tokens, decoding meanwhile.")
+]
+_Arrivals = Annotated[int | None, typer.Option(metavar="N", help="Passes between two requests' arrivals.")]
+_Unfused = Annotated[bool, typer.Option("--unfused", help="Norms, rotary embedding, activation as chains of kernels.")]
+_Cache = Annotated[str | None, typer.Option(metavar="KIND", help="static, or cat: copied whole for every token.")]
+_Attention = Annotated[str | None, typer.Option(metavar="KIND", help="flash, or math: with the whole score matrix.")]
+_Sampler = Annotated[str | None, typer.Option(metavar="KIND", help="greedy, or full: softmax, sort and draw.")]
+_NoSplit = Annotated[bool, typer.Option("--no-split-kv", help="Decode attention has one block per KV head.")]
+_Size = Annotated[str | None, typer.Option(metavar="SIZE", help="Go on until the text has this size, as 1GB.")]
+_Stacks = Annotated[bool, typer.Option("--stacks", help="Record Python frames.")]
+_Flows = Annotated[bool, typer.Option("--flows/--no-flows", help="Arrows from launch calls to kernels.")]
+_Memory = Annotated[bool, typer.Option("--memory-events", help="Record the allocator's events.")]
+_Cut = Annotated[bool, typer.Option("--cut-window", help="The window opens and closes in the middle of a pass.")]
+_Strip = Annotated[list[str] | None, typer.Option(metavar="PART", help="Leave out shapes, labels or ops; repeatable.")]
+_Seed = Annotated[int | None, typer.Option(metavar="N", help="For what is drawn: which experts a token goes to.")]
+_Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, only errors.")]
+
+
+def simulate(
+    output_file: _Output,
+    preset: _Preset = None,
+    model: _Model = None,
+    gpu: _Gpu = None,
+    batch: _Batch = None,
+    prompt: _Prompt = None,
+    output: _Tokens = None,
+    mode: _Mode = None,
+    dtype: _Dtype = None,
+    weights: _Weights = None,
+    kv: _Kv = None,
+    ranks: _Ranks = None,
+    in_turns: _InTurns = False,
+    chunk: _Chunk = None,
+    arrivals_every: _Arrivals = None,
+    unfused: _Unfused = False,
+    kv_cache: _Cache = None,
+    attention: _Attention = None,
+    sampler: _Sampler = None,
+    no_split_kv: _NoSplit = False,
+    size: _Size = None,
+    stacks: _Stacks = False,
+    flows: _Flows = True,
+    memory_events: _Memory = False,
+    cut_window: _Cut = False,
+    strip: _Strip = None,
+    seed: _Seed = None,
+    force: _Force = False,
+    quiet: _Quiet = False,
+) -> None:
+    """Write the trace of a simulated run, and its truth beside it as NAME.truth.json.
+
+    Durations come from a cost model, not from a card: it is for testing what reads traces, not for predicting speed.
+    """
+    words: dict[str, object] = {"model": model, "gpu": gpu, "mode": mode, "dtype": dtype, "weights": weights, "kv": kv}
+    words |= {"kv_cache": kv_cache, "attention": attention, "sampler": sampler}
+    numbers = {"batch": batch, "prompt": prompt, "output": output, "ranks": ranks, "chunk": chunk, "seed": seed}
+    flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
+    given = words | numbers | {"arrivals_every": arrivals_every} | {name: False for name, off in flags.items() if off}
+    scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})
+    variant = _variant(strip or (), stacks, flows, memory_events, cut_window)
+    wanted = None if size is None else values.size("--size", size)
+    _write(scenario, variant, wanted, output_file, force, quiet)
+
+
+def _scenario(preset: str | None, given: Mapping[str, Any]) -> Scenario:
+    from traceanalyzer.simulate import presets
+    from traceanalyzer.simulate.scenario import Scenario
+
+    return replace(Scenario() if preset is None else presets.preset(preset), **given)
+
+
+def _variant(strip: Sequence[str], stacks: bool, flows: bool, memory: bool, cut: bool) -> Variant:
+    from traceanalyzer.simulate.variants import Variant
+
+    unknown = [part for part in strip if part not in _PARTS]
+    if unknown:
+        raise InputError(f"--strip: unknown part {unknown[0][:40]!r}", f"choose from {', '.join(_PARTS)}")
+    kept = {part: part not in strip for part in _PARTS}
+    return Variant(**kept, stacks=stacks, flows=flows, memory=memory, cut=cut)
+
+
+def _write(scenario: Scenario, variant: Variant, size: int | None, place: str, force: bool, quiet: bool) -> None:
+    from traceanalyzer.simulate.limits import check
+    from traceanalyzer.simulate.output import trace_paths, truth_path
+    from traceanalyzer.simulate.passes import passes
+    from traceanalyzer.simulate.write import simulate as write
+
+    check(scenario)
+    if "\0" in place:
+        raise InputError("-o: a file name holds no NUL character")
+    traces = trace_paths(Path(place), scenario.ranks)
+    for path in (*traces, *(truth_path(trace) for trace in traces)):
+        _check(path, force)
+    with Progress(quiet) as progress:
+        written = write(scenario, Path(place), passes, variant=variant, size=size, watch=_shown(progress))
+    if not quiet:
+        for one in written:
+            say(f"wrote {one.trace} and {one.truth}: {one.passes} passes, {one.size / 1e6:.1f} MB of text")
+
+
+def _check(path: Path, force: bool) -> None:
+    if path.exists() and not path.is_dir():
+        if not path.is_file():
+            raise InputError(f"-o: {path} is no regular file")
+        if not force:
+            raise InputError(f"-o: {path} exists", "--force replaces it")
+    target("-o", str(path), (), lambda text: True, force=True)
+
+
+def _shown(progress: Progress) -> Callable[[int, int], None]:
+    """Show how far it is, a few times a second."""
+    last = 0.0
+
+    def show(passes: int, size: int) -> None:
+        nonlocal last
+        if monotonic() - last >= _BETWEEN_SHOWS_S:
+            last = monotonic()
+            progress.show(f"simulating: {passes} passes, {size / 1e6:.0f} MB")
+
+    return show
