@@ -79,6 +79,7 @@ BOUNDS: Mapping[str, str] = {
 
 SOURCES: Mapping[str, str] = {
     "shapes": "tensor shapes",
+    "siblings": "the same kernel elsewhere",
     "graph-match": "graph matched to its capture",
     "grid": "launch grid",
     "model-config": "model configuration",

@@ -40,7 +40,8 @@ QUALITY: Mapping[str, str] = {
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
     # what is counted less exactly than the rest
-    "estimated_work": "{count} kernel{s} {have} estimated work: sequence lengths of a packed batch are taken as equal.",
+    "estimated_work": "{count} kernel{s} {have} estimated work: sequence lengths of a packed batch are taken as equal, "
+    "compiled kernels to move each of their tensors once, partial sums to be in fp32.",
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",

@@ -1,0 +1,62 @@
+"""The columns of the work table: one row per activity row, filled from the distinct works that the rows point to.
+
+What could be wrong: a row points to its work by index, and the last entry of every column stands for "none"; an index
+from another list of works would give another op's figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import MISSING
+
+FLOATS = ("flops", "bytes", "weight_bytes", "kv_bytes")
+INTEGERS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Objects = npt.NDArray[np.object_]
+
+
+def spread(values: Sequence[object], of: npt.NDArray[np.integer[Any]]) -> Objects:
+    """One value per row, by reference: a column of text of its own would cost its width in every row."""
+    column = np.empty(len(values), np.object_)
+    column[:] = values
+    spread: Objects = column[of]
+    return spread
+
+
+def objects(values: Objects) -> pd.Series:
+    """A column of plain objects: pandas 3 would make a string column of it, and NaN of None."""
+    return pd.Series(values, dtype=object)
+
+
+def columns(works: Sequence[OpWork], done: Ints, share: Floats) -> pd.DataFrame:
+    """The figures of every row.
+
+    Args:
+        works: the distinct works.
+        done: per row the index of the work it did, MISSING for none.
+        share: per row its share of that work, 0..1.
+    """
+    out = pd.DataFrame(index=pd.RangeIndex(len(done)))
+    for name in FLOATS:
+        out[name] = numbers([getattr(w, name) for w in works], done) * share
+    for name in INTEGERS:
+        values = [getattr(w, name) for w in works]
+        out[name] = np.array([MISSING if v is None else v for v in values] + [MISSING], np.int64)[done]
+    out["estimated"] = np.array([w.estimated for w in works] + [False], np.bool_)[done]
+    return out
+
+
+def numbers(values: Sequence[float | None], of: Ints) -> Floats:
+    """One figure per row, NaN where it is unknown or the row has none."""
+    found: Floats = np.array([np.nan if v is None else v for v in values] + [np.nan], np.float64)[of]
+    return found
