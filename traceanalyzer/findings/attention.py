@@ -1,0 +1,105 @@
+"""Attention that does not use the device: in separate kernels, or with too few thread blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
+from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, merged, shortened
+from traceanalyzer.findings.model import Fact
+from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
+
+REACHED_COMPUTE = 0.6
+"""Share of the peak that fused attention reaches (method: advice)."""
+REACHED_BANDWIDTH = 0.8
+"""Share of the bandwidth that a good decode kernel reaches (method: advice)."""
+LOW_BANDWIDTH = 0.5
+BLOCKS_PER_SM = 2
+"""Fewer blocks than so many per SM leave the memory idle."""
+MATTERS = 0.05
+
+
+def math_attention(subject: PhaseSubject) -> Answer:
+    """Is attention computed as two matrix products with a softmax over a stored score matrix between them?"""
+    regions = _regions(subject)
+    if not (regions >= 0).any():
+        return passed("fused_attention") if subject.is_attention.any() else not_applicable("no_attention")
+    inside = regions >= 0
+    share = subject.share(inside)
+    if share < MATTERS:
+        return passed("attention_small", share=share)
+    ideal = _fused_ns(subject, regions)
+    products = inside & subject.is_batched
+    first = np.zeros(len(inside), np.bool_)
+    where = np.flatnonzero(products)
+    _, at = np.unique(regions[where], return_index=True)
+    first[where[at]] = True
+    after = merged(subject, inside & ~first, first, np.append(ideal, np.nan)[regions])
+    evidence = (
+        Fact("score_matrix", {"share": share, "count": len(ideal) / subject.count}),
+        Fact("score_kernels", {"count": float(inside.sum()) / subject.count}),
+    )
+    return proposal(subject, after, inside, evidence, 0.8, ("flash_reaches", "minimal_kernel"))
+
+
+def _regions(subject: PhaseSubject) -> np.ndarray:
+    """Numbers the stretches from a batched product to the next one that have a softmax between them; -1 outside."""
+    out = np.full(len(subject.rows), -1, np.int64)
+    products = np.flatnonzero(subject.is_batched)
+    softmax = np.concatenate(([0], np.cumsum(subject.of_category("softmax"))))
+    step = subject.rows["step"].to_numpy()
+    weight = np.concatenate(([0], np.cumsum(subject.is_weight)))
+    first, second = products[:-1], products[1:]
+    pair = (step[first] == step[second]) & (softmax[second] > softmax[first + 1]) & (weight[second] == weight[first])
+    for number, (begin, end) in enumerate(zip(first[pair], second[pair], strict=True)):
+        out[begin : end + 1] = number
+    return out
+
+
+def _fused_ns(subject: PhaseSubject, regions: np.ndarray) -> Floats:
+    """Least time of one fused kernel per region: max(F / 0.6 peak, Q / bandwidth), Q without the score matrix."""
+    device = subject.timeline.device
+    rows = np.flatnonzero(subject.is_batched & (regions >= 0))
+    m, n, k, batch = (subject.column(name)[rows] for name in ("m", "n", "k", "batch"))
+    number = regions[rows]
+    count = int(number.max(initial=-1)) + 1
+    first = np.ones(len(rows), np.bool_)
+    first[1:] = number[1:] != number[:-1]
+    operand = subject.column("bytes")[rows] / (batch * (m * k + k * n + m * n))
+    # The first product reads q and k, the second reads v and writes the output; scores stay on the chip.
+    elements = batch * np.where(first, m * k + k * n, k * n + m * n)
+    moved, math = np.zeros(count), np.zeros(count)
+    np.add.at(moved, number, elements * operand)
+    np.add.at(math, number, subject.column("compute_ns")[rows])
+    reach = device.achievable_gbs or np.nan
+    fused: Floats = np.maximum(np.fmax(math / REACHED_COMPUTE, moved / reach), MINIMAL_KERNEL_NS)
+    return fused
+
+
+def small_fill(subject: PhaseSubject) -> Answer:
+    """Do memory-bound kernels miss the bandwidth because they have too few blocks for the device?"""
+    heavy = subject.is_attention | subject.is_weight
+    if not heavy.any():
+        return not_applicable("no_matrix_products")
+    memory, compute = subject.column("memory_ns"), subject.column("compute_ns")
+    slow = heavy & (memory >= compute) & (memory < LOW_BANDWIDTH * subject.duration)
+    few = slow & (subject.blocks < BLOCKS_PER_SM * (subject.timeline.device.num_sms or 0))
+    new = np.maximum(memory / REACHED_BANDWIDTH, MINIMAL_KERNEL_NS)
+    few &= new < subject.duration
+    share = subject.share(few)
+    if share < MATTERS:
+        return passed("device_filled", share=share)
+    used = subject.per_step(memory, few) / subject.time(few)
+    blocks = float(np.median(subject.blocks[few]))
+    evidence = (
+        Fact("few_blocks", {"blocks": blocks, "sms": subject.timeline.device.num_sms or 0}),
+        Fact("bandwidth_of_kernels", {"share": used, "time_share": share}),
+    )
+    after = shortened(subject, few, new)
+    return proposal(subject, after, few, evidence, 0.7, ("kernel_reaches_bandwidth",))
+
+
+def slow_rows(subject: PhaseSubject) -> Bools:
+    """Weight products in decode that reach less than half of the bandwidth though memory bounds them."""
+    memory, compute = subject.column("memory_ns"), subject.column("compute_ns")
+    return subject.is_weight & (memory >= compute) & (memory < LOW_BANDWIDTH * subject.duration)

@@ -1,0 +1,49 @@
+"""What would hardly help, with its number: from the sensitivities of the decode step and from rules that passed.
+
+A figure of the decode step rules something out only where decode is what the run's verdict is about; elsewhere it would
+be true and beside the point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.findings.model import Fact, Finding
+
+HARDLY = 0.05
+"""Share of a decode step below which a change is not worth making."""
+IDLE_MATTERS = 0.25
+"""Share of idle time above which it is the reason why smaller weights do not help."""
+
+
+def excluded(analysis: Analysis, findings: Iterable[Finding]) -> tuple[Fact, ...]:
+    """What would hardly help, in the order: another GPU, launches, smaller weights and cache, a larger batch."""
+    phase = analysis.verdict.phase
+    if phase is None or phase.phase != "decode":
+        return ()
+    return (*_hardly(analysis), *_batch(findings))
+
+
+def _hardly(analysis: Analysis) -> Iterator[Fact]:
+    figures = analysis.sensitivity
+    if figures is None:
+        return
+    phase = analysis.verdict.phase
+    idle = phase.idle_share if phase else None
+    for code in ("compute_2x", "bandwidth_2x", "launches_free", "weights_half", "kv_half"):
+        share = getattr(figures, code)
+        if share is None or share >= HARDLY:
+            continue
+        if code == "weights_half" and idle is not None and idle > IDLE_MATTERS:
+            yield Fact("weights_half_idle", {"share": share, "idle": idle})
+        else:
+            yield Fact(code, {"share": share})
+
+
+def _batch(findings: Iterable[Finding]) -> Iterator[Fact]:
+    for finding in findings:
+        if finding.id == "decode_batch_below_ridge" and finding.status == "passed" and finding.reason:
+            code = {"batch_at_ridge": "larger_batch", "memory_full": "larger_batch_memory"}.get(finding.reason.code)
+            if code:
+                yield Fact(code, finding.reason.values)

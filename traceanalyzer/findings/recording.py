@@ -1,0 +1,26 @@
+"""What the recording itself lacks: a window too short to judge decode by."""
+
+from __future__ import annotations
+
+from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.findings.answer import Answer, Remark, not_applicable, passed
+from traceanalyzer.findings.model import Fact
+
+ENOUGH_STEPS = 8
+"""Complete decode steps from which their mean and spread can be trusted."""
+
+
+def window(analysis: Analysis) -> Answer:
+    """Does the window hold enough complete decode steps?"""
+    line = analysis.main.timeline
+    run = analysis.runs[analysis.traces.index(line.trace)]
+    if run.workload != "generation":
+        return not_applicable("not_generation")
+    steps = line.steps[line.steps["phase"] == "decode"]
+    complete = int(steps["complete"].astype(bool).sum())
+    if complete >= ENOUGH_STEPS:
+        return passed("enough_steps", count=complete)
+    cut = len(steps) - complete
+    evidence = [Fact("few_complete_steps", {"count": complete, "needed": ENOUGH_STEPS})]
+    evidence += [Fact("steps_cut", {"count": cut})] if cut else []
+    return Remark(tuple(evidence), 0.95)

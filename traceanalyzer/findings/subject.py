@@ -1,0 +1,191 @@
+"""What the rules look at: one phase of the slowest device, its complete steps and the activity in them.
+
+Everything is per complete step, since only those were recorded whole.
+
+What could be wrong: where kernels overlap on several streams, the activity "before" a gap is the one that ended last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis.attribution import replayed
+from traceanalyzer.analysis.forecast import StepModel, step_model
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.phases import PhaseSummary
+from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.analysis.steps import RunFacts
+from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.tables import KERNEL, MISSING
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+IDLE = ("idle_launch", "idle_graph_launch", "idle_sync", "idle_host", "idle_alloc", "idle_latency", "idle_unknown")
+"""Idle time that could go."""
+
+
+@dataclass(frozen=True)
+class PhaseSubject:
+    """One phase of one device.
+
+    Args:
+        phase: prefill or decode.
+        run: what the whole trace is a recording of.
+        timeline: of the device.
+        summary: the phase's figures.
+        steps: its complete steps.
+        rows: the device's activity in those steps, by step and start, indexed 0..n-1.
+        model: the mean step taken apart, which every saving comes from.
+        room: sequences of the present mean context that fit in memory; None unknown.
+    """
+
+    phase: str
+    run: RunFacts
+    timeline: Timeline
+    summary: PhaseSummary
+    steps: pd.DataFrame
+    rows: pd.DataFrame
+    model: StepModel
+    room: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Complete steps."""
+        return len(self.steps)
+
+    @property
+    def step_ns(self) -> float:
+        """Mean time of a step."""
+        return self.model.step_ns
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the step in which the device waits for whatever reason."""
+        return sum(self.model.idle_ns.values()) / self.step_ns
+
+    @cached_property
+    def duration(self) -> Floats:
+        """Nanoseconds of each row."""
+        return self.rows["duration_ns"].to_numpy(np.float64)
+
+    @cached_property
+    def gap_before(self) -> Floats:
+        """Idle time inside the step right before each row; 0 for the first row of a step."""
+        end = (self.rows["start_ns"] + self.rows["duration_ns"]).groupby(self.rows["step"]).cummax()
+        before = end.groupby(self.rows["step"]).shift(1)
+        gap = (self.rows["start_ns"] - before).fillna(0.0).to_numpy(np.float64)
+        clipped: Floats = np.maximum(gap, 0.0)
+        return clipped
+
+    @cached_property
+    def late(self) -> Bools:
+        """Rows whose launch call began only after the device had fallen idle."""
+        called = self.rows["launch_start_ns"].to_numpy(np.int64)
+        fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
+        found: Bools = (called != MISSING) & (self.gap_before > 0) & (called > fell_idle)
+        return found
+
+    @cached_property
+    def replayed(self) -> Bools:
+        """Rows that a graph launch replayed."""
+        trace = self.timeline.trace
+        kernel, launch = self.rows["kernel"].to_numpy(np.int64), self.timeline.table["launch"].to_numpy(np.int64)
+        out = np.zeros(len(self.rows), np.bool_)
+        if not len(trace.kernels):
+            return out
+        by_kernel = np.full(len(trace.kernels), MISSING, np.int64)
+        own = self.timeline.table["kernel"].to_numpy(np.int64)
+        by_kernel[own[own >= 0]] = launch[own >= 0]
+        out[kernel >= 0] = replayed(trace, by_kernel)[kernel[kernel >= 0]]
+        return out
+
+    @cached_property
+    def is_kernel(self) -> Bools:
+        """Kernels, as opposed to copies and fills."""
+        return (self.rows["kind"] == KERNEL).to_numpy()
+
+    @cached_property
+    def is_helper(self) -> Bools:
+        """Kernels that help another one and have no work of their own."""
+        return self.rows["role"].isin(HELPER_ROLES).to_numpy()
+
+    @cached_property
+    def is_matrix(self) -> Bools:
+        """Kernels that multiply matrices, without their helpers."""
+        return self.of_category(*MATRIX_CATEGORIES) & ~self.is_helper
+
+    @cached_property
+    def is_weight(self) -> Bools:
+        """Matrix kernels that read a weight of known size."""
+        return self.is_matrix & (self.rows["weight_bytes"] > 0).to_numpy()
+
+    @cached_property
+    def is_batched(self) -> Bools:
+        """Matrix kernels that multiply a batch of matrices, no weight: eager attention is made of them."""
+        return self.is_matrix & (self.rows["weight_bytes"].isna() & (self.rows["batch"] > 1)).to_numpy()
+
+    @cached_property
+    def is_attention(self) -> Bools:
+        """Attention kernels without their helpers."""
+        return self.of_category("attention") & ~self.is_helper
+
+    @cached_property
+    def blocks(self) -> Floats:
+        """Thread blocks of each row's grid; NaN where none was recorded."""
+        kernels, row = self.timeline.trace.kernels, self.rows["kernel"].to_numpy(np.int64)
+        out = np.full(len(self.rows), np.nan)
+        if not len(kernels):
+            return out
+        grid = kernels[["grid_x", "grid_y", "grid_z"]].to_numpy(np.float64)
+        blocks = np.where((grid > 0).all(axis=1), grid.prod(axis=1), np.nan)
+        out[row >= 0] = blocks[row[row >= 0]]
+        return out
+
+    def of_category(self, *categories: str) -> Bools:
+        """Kernels of some categories."""
+        return self.is_kernel & self.rows["category"].isin(categories).to_numpy()
+
+    def column(self, name: str) -> Floats:
+        """A column of the rows as floats."""
+        return self.rows[name].to_numpy(np.float64)
+
+    def per_step(self, values: Floats | str, rows: Bools) -> float:
+        """The sum of values (or a column) over some rows, per step; NaN where one of them is unknown."""
+        column = self.column(values) if isinstance(values, str) else values
+        return float(column[rows].sum()) / self.count
+
+    def time(self, rows: Bools) -> float:
+        """Nanoseconds per step that some rows take."""
+        return self.per_step(self.duration, rows)
+
+    def share(self, rows: Bools) -> float:
+        """Share of a step's time that some rows take."""
+        return self.time(rows) / self.step_ns
+
+    def known_share(self, column: str, rows: Bools) -> float:
+        """Share of the time of some rows whose figure in a column is known; 1 where there is no such row."""
+        total = self.time(rows)
+        return self.time(rows & self.rows[column].notna().to_numpy()) / total if total else 1.0
+
+
+def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
+    """The phase of the slowest device, or None where it has no complete step that took time."""
+    main = analysis.main
+    line = main.timeline
+    steps = line.complete_steps
+    steps = steps[steps["phase"] == phase]
+    summary = next((found for found in main.phases if found.phase == phase), None)
+    model = step_model(line, main.ledger, phase)
+    if summary is None or model is None:
+        return None
+    rows = line.table[line.table["step"].isin(steps.index)]
+    rows = rows.sort_values(["step", "start_ns"], kind="stable").reset_index(drop=True)
+    run = analysis.runs[analysis.traces.index(line.trace)]
+    room = analysis.memory.max_sequences if analysis.memory else None
+    return PhaseSubject(phase, run, line, summary, steps, rows, model, room)
