@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from traceanalyzer.report import document as doc
+from traceanalyzer.report.sections import FindingKernel
 
 A100 = doc.Device(
     rank=0, device=0, kind="cuda", gpu_id="a100-sxm-80gb", name="NVIDIA A100-SXM4-80GB", identified_by="name",
@@ -132,6 +133,37 @@ GPU_LEDGER = {
 }  # fmt: skip
 
 
+def finding(id: str, title: str, status: str, **changes: Any) -> doc.Finding:
+    """A rule's answer of which nothing but the status is known, plus what is given."""
+    values: dict[str, Any] = dict.fromkeys(("phase", "saving_us_per_step", "saving_share", "confidence", "action"))
+    values |= {"id": id, "title": title, "status": status, "evidence": []}
+    return doc.Finding(**{**values, **changes})
+
+
+FINDINGS = [
+    finding("tf32", "Matrix products in fp32", "passed", reason="Every matrix product runs in bf16."),
+    finding("batch", "Decode more sequences together", "found", phase="decode", saving_us_per_step=10_100.0,
+            saving_share=0.496, saving_share_of_span=0.48, predicted_step_us=21_900.0, predicted_tokens_per_s=365.0,
+            confidence=0.6, evidence=["A step reads 15.0 GB of weights for one token."],
+            action="Serve requests with continuous batching.", assumptions=["The requests are there."]),
+    finding("decode-graph", "Replay decode from a graph", "found", phase="decode", saving_us_per_step=9_060.0,
+            saving_share=0.445, saving_share_of_span=0.431, predicted_step_us=11_300.0, predicted_tokens_per_s=88.5,
+            confidence=0.8, action="Use a static KV cache and torch.compile in reduce-overhead mode.",
+            evidence=["The GPU waits for the next launch 44 % of a decode step.", "629 launches per step."],
+            kernels=[FindingKernel(name="void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16>(Params)",
+                                       us_per_step=7_409.0, count_per_step=224.0),
+                     FindingKernel(name="void at::native::reduce_kernel<512, 1, MeanOps>", us_per_step=459.0,
+                                       count_per_step=65.0)],
+            kernels_omitted=9, assumptions=["A replayed graph leaves no gap between kernels."]),
+    finding("prefill-attention", "Fused attention in prefill", "found", phase="prefill", saving_us_per_step=3_100.0,
+            saving_share=0.051, saving_share_of_span=0.0012, predicted_step_us=57_300.0, confidence=0.5,
+            evidence=["Scores are written to memory."], action="Use scaled_dot_product_attention."),
+    finding("collectives", "Communication in the way", "not_applicable", reason="One GPU ran."),
+    finding("experts", "Experts run one by one", "not_applicable", reason="The model has no experts."),
+    finding("weights-int4", "Quantise the weights", "error", reason="The bytes of 12 kernels are not known."),
+]  # fmt: skip
+
+
 def gpu_generation(**changes: Any) -> doc.Report:
     """Llama-3-8B, eager, on an A100: one prefill of 512 tokens, 127 decode steps bound by the host."""
     steps = [step(0, "prefill", 0.0, 60_400.0, tokens=512, prefill_tokens=512, sequences=1, context_sum=512)]
@@ -205,6 +237,13 @@ def gpu_generation(**changes: Any) -> doc.Report:
         "prefill_ideal": doc.PrefillIdeal(flops=8.22e12, ideal_us=26_346.0, measured_us=60_400.0, ratio=2.29, mfu=0.436,
                                           source="shapes", confidence=0.9,
                                           assumptions=["Padding is counted."]),
+        "memory": doc.Memory(
+            total_bytes=85_170_000_000, weight_bytes=1.606e10, kv_bytes_per_token=131_072.0, kv_reserved_bytes=None,
+            kv_used_bytes=7.55e7, free_bytes=6.6e10, max_sequences=874, source="shapes", confidence=0.8,
+            assumptions=["Every sequence is as long as these."]),
+        "sensitivity": doc.Sensitivity(compute_2x=0.002, bandwidth_2x=0.21, launches_free=0.445, weights_half=0.19,
+                                       kv_half=0.001),
+        "findings": FINDINGS,
         "cost": doc.Cost(price_per_gpu_hour=2.5, currency="USD", gpus=1, per_1m_input_tokens=0.0819,
                          per_1m_output_tokens=14.18, output_over_input=173.0, idle_share=0.44,
                          assumptions=["Every recorded GPU is priced."]),
@@ -338,9 +377,19 @@ def hostile() -> doc.Report:
         and base.decode_floor.model_copy(update={"source": bad, "assumptions": names[:9]}),
         service=doc.Service(running=3.0, waiting=None, kv_used_share=0.4, preemptions_per_s=0.0, source=bad),
         cost=base.cost and base.cost.model_copy(update={"currency": bad}),
-        findings=[doc.Finding(id=bad, title=names[1], status="found", phase="decode", saving_us_per_step=12.0,
-                              saving_share=0.1, confidence=0.5, evidence=names[:3], action=names[7])],
+        memory=base.memory and base.memory.model_copy(update={"source": bad, "assumptions": names[:9]}),
+        findings=[
+            finding(bad, names[1], "found", phase="decode", saving_us_per_step=12.0, saving_share=0.1, confidence=0.5,
+                    evidence=names[:9], action=names[7], assumptions=names[:9], predicted_step_us=1.0,
+                    kernels=[FindingKernel(name=name, us_per_step=1.0, count_per_step=1.0) for name in names]),
+            *(finding(f"r{at}", name[:500], "passed", reason=name[:500]) for at, name in enumerate(names)),
+        ],
     )  # fmt: skip
+
+
+def simulated() -> doc.Report:
+    """A report of which the recording says that no GPU ran it."""
+    return gpu_generation(traces=[trace(collector={"schema": 1, "simulated": True})])
 
 
 def almost_empty() -> doc.Report:
@@ -370,20 +419,10 @@ def maximal() -> doc.Report:
     return gpu_generation(
         steps=steps, steps_omitted=48_211, kernels=kernels, phases=phases, devices=devices,
         traces=[trace(f"dp0_pp0_tp{rank}_rank{rank}.1730509495.pt.trace.json.gz", rank=rank) for rank in range(8)],
-        findings=[
-            doc.Finding(id="cuda-graphs", title="Replay decode as a graph", status="found", phase="decode",
-                        saving_us_per_step=8_200.0, saving_share=0.4, confidence=0.8, evidence=["45 % idle"],
-                        action="Use a static KV cache and torch.compile in reduce-overhead mode."),
-            doc.Finding(id="batch", title="Serve requests together", status="found", phase="decode",
-                        saving_us_per_step=None, saving_share=None, confidence=0.6, evidence=[],
-                        action="Batch concurrent requests; a step costs nearly the same for 8 sequences as for 1."),
-            doc.Finding(id="tf32", title="fp32 products", status="passed", phase=None, saving_us_per_step=None,
-                        saving_share=None, confidence=None, evidence=[], action=None),
-        ],
     )  # fmt: skip
 
 
 ALL = {
     "gpu": gpu_generation, "graph": graph_decode, "cpu": cpu_sample, "hostile": hostile, "empty": almost_empty,
-    "maximal": maximal,
+    "maximal": maximal, "simulated": simulated,
 }  # fmt: skip

@@ -17,7 +17,8 @@ from traceanalyzer.report import markdown, text
 ALL = sorted(factory.ALL)
 IN_ORDER = (
     "generation, eager", "Decode is bound by the host", "More compute does not help", "1 warning, 1 note",
-    "12 % slower", "49.0 tokens/s", "56 %", "Prefill", "7.40 ms is the least", "Faster links do not help", "14.2 USD",
+    "12 % slower", "49.0 tokens/s", "56 %", "Prefill", "7.40 ms is the least", "Replay decode from a graph",
+    "Faster links do not help", "14.2 USD",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""The Report as one HTML page that needs nothing else: no script, no request, no clock.
+"""The Report as one HTML page that needs nothing else: no request, no clock, and no script to be read.
 
-The page's policy (CSP) allows the one style sheet in it by its hash and nothing more. Every text that comes out of a
+The page's policy (CSP) allows the one style sheet and the one script in it by their hashes and nothing more; the script
+sorts, filters, copies and unfolds, and holds nothing of the report. Every text that comes out of a
 template passes `visible` and then HTML escaping, without the template's doing, so a hostile name cannot become mark-up.
 The document itself is embedded as JSON and can be read back. The same report gives the same bytes.
 
@@ -32,11 +33,13 @@ from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views import charts
 from traceanalyzer.report.views.appendix import appendix_view
 from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
+from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
 from traceanalyzer.report.views.pieces import device_name
 from traceanalyzer.report.views.strip import strip_view
 from traceanalyzer.report.views.summary import first_screen
+from traceanalyzer.report.views.what_if import changes_view, memory_view
 
 _LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200}
 _LONGEST_INTEGER = 20
@@ -46,16 +49,19 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def render(report: Report) -> str:
     """The whole page."""
-    style = _style()
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style, script = _asset("report.css"), _asset("report.js")
+    changes, memory = changes_view(report), memory_view(report)
     page = _environment().get_template("report.html").render(
-        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; "
+               "form-action 'none'",
         style=Markup(style),  # noqa: S704 our own file
+        script=Markup(script),  # noqa: S704 our own file
         element=Markup(_ELEMENT),  # noqa: S704 a constant
         document=Markup(_embedded(report)),  # noqa: S704 JSON without < > &
         report=report,
         first=first_screen(report),
         device=device_name(slowest_device(report)),
+        findings=findings_view(report),
         phases=phase_view(report),
         ledger=ledger_view(report),
         strip=strip_view(report),
@@ -63,6 +69,9 @@ def render(report: Report) -> str:
         floor=floor_view(report),
         prefill=prefill_view(report),
         limits=limits_command(report),
+        changes=changes,
+        memory=memory,
+        has_what_if=bool(changes or memory),
         kernels=kernel_view(report),
         appendix=appendix_view(report),
         markdown=markdown.render(report),
@@ -159,5 +168,10 @@ def _finalize(value: Any) -> Any:
 
 
 @functools.cache
-def _style() -> str:
-    return (_folder() / "report.css").read_text(encoding="utf-8").replace("\r\n", "\n")
+def _asset(name: str) -> str:
+    return (_folder() / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _digest(content: str) -> str:
+    """What the page's policy knows an inline element by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -15,14 +15,16 @@ from traceanalyzer.report.document import Report
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views.bars import LedgerView, ledger_view
+from traceanalyzer.report.views.findings import FindingsView, findings_view
 from traceanalyzer.report.views.kernel_table import kernel_view
-from traceanalyzer.report.views.pieces import Fact
+from traceanalyzer.report.views.pieces import Fact, Figure
 from traceanalyzer.report.views.summary import FirstScreen, first_screen
 
 MAX_LINES = 60
 _FOOTER = 2
 _TABLE_HEAD = 3
 _KERNELS = 5
+_FINDINGS = 8
 _NOTES = 3
 _RULED_OUT = 5
 _NAME = 90
@@ -37,19 +39,21 @@ _LOOKALIKES = str.maketrans({"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "|": "\N{B
 def render(report: Report) -> str:
     """The Markdown of a report, ending with a line feed."""
     first = first_screen(report)
-    lines = [f"## {plain(first.title)}", "", _joined(first.ran), "", f"**{plain(first.headline)}**"]
+    lines = [f"## {plain(first.title)}"]
+    lines += _line(f"**{plain(first.simulated)}.** {text('simulated.meaning')}" if first.simulated else "")
+    lines += ["", _joined(first.ran), "", f"**{plain(first.headline)}**"]
     lines += _line(" ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
     lines += ["", *_quality(first)]
     lines += _line(_joined(first.service))
-    lines += _table([[fact.label for fact in first.speed], [str(fact.figure) for fact in first.speed]])
+    lines += _side_by_side([(fact.label, fact.figure) for fact in first.speed])
     lines += _line(plain(first.work_ratio))
-    lines += _meters(first)
+    lines += _side_by_side([(meter.label, meter.figure) for meter in first.meters])
     lines += _phases(first)
     lines += _line(" ".join(plain(part) for part in (first.floor, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
-    ledger = _ledger(ledger_view(report))
-    lines += ledger if len(lines) + len(ledger) + _FOOTER <= MAX_LINES else []
+    for table in (_findings(findings_view(report)), _ledger(ledger_view(report))):
+        lines += table if len(lines) + len(table) + _FOOTER <= MAX_LINES else []
     lines += _kernels(report, MAX_LINES - len(lines) - _FOOTER - _TABLE_HEAD)
     made_by = text("made_by", name=plain(report.tool.name), version=plain(report.tool.version))
     lines += ["", f"{made_by}. {text('report_id', id=plain(report.report_id[:12]))}."]
@@ -92,27 +96,28 @@ def _quality(first: FirstScreen) -> list[str]:
     return lines
 
 
-def _meters(first: FirstScreen) -> list[str]:
-    return _table([[meter.label for meter in first.meters], [str(meter.figure) for meter in first.meters]])
+def _side_by_side(figures: Sequence[tuple[str, Figure]]) -> list[str]:
+    return _table([[label for label, _ in figures], [str(figure) for _, figure in figures]], words=frozenset())
 
 
 def _phases(first: FirstScreen) -> list[str]:
-    heads = ("phase", "bound", "time", "time_share", "steps", "step", "tokens_per_s", "bandwidth", "compute")
+    before, after = ("phase", "bound", "time", "time_share", "steps"), ("tokens_per_s", "bandwidth", "compute")
+    heads = [*(text(f"phases.{head}") for head in before), first.step_head, *(text(f"phases.{head}") for head in after)]
     cells = [
-        [row.label, row.bound_label, row.time, row.time_share, row.steps, row.step, row.tokens_per_s,
+        [row.label, row.bound_label, row.time, row.time_share, row.steps, row.step_in_words, row.tokens_per_s,
          str(row.bandwidth), str(row.compute)]
         for row in first.phases
     ]  # fmt: skip
-    return _table([[text(f"phases.{head}") for head in heads], *cells]) if cells else []
+    return _table([heads, *cells], words=frozenset({0, 1})) if cells else []
 
 
 def _actions(first: FirstScreen) -> list[str]:
     if not first.actions:
-        return []
+        return _line(plain(first.nothing_to_do))
     lines = ["", f"**{text('actions.title')}**", ""]
     for number, action in enumerate(first.actions, start=1):
-        saving = f" ({plain(action.saving)})" if action.saving else ""
-        lines.append(f"{number}. {plain(action.title)}: {plain(action.action)}{saving}")
+        lines.append(f"{number}. **{plain(action.title)}** ({plain(action.aside)}): {plain(action.action)}")
+        lines += [f"   - {plain(evidence)}" for evidence in action.evidence[:1]]
     return lines
 
 
@@ -120,6 +125,16 @@ def _ruled_out(first: FirstScreen) -> list[str]:
     if not first.ruled_out:
         return []
     return ["", f"**{text('ruled_out.title')}**", "", *(f"- {plain(item)}" for item in first.ruled_out[:_RULED_OUT])]
+
+
+def _findings(view: FindingsView | None) -> list[str]:
+    """What was found beyond the first screen's few, and how the other rules ended."""
+    if view is None:
+        return []
+    heads = ("finding", "phase", "saves", "step_then", "tokens_then", "confidence")
+    cells = [[row.title, row.phase_label, *(row.figure(head) for head in heads[2:])] for row in view.found[:_FINDINGS]]
+    lines = _table([[text(f"findings.{head}") for head in heads], *cells], words=frozenset({0, 1})) if cells else []
+    return lines + _line(". ".join(plain(title) for _, title, _ in view.others))
 
 
 def _ledger(view: LedgerView | None) -> list[str]:
@@ -140,16 +155,24 @@ def _kernels(report: Report, room: int) -> list[str]:
         [code(row.label), row.phase_label, row.count, row.total, row.wasted, row.bound]
         for row in view.rows[: min(_KERNELS, room)]
     ]
-    return _table([[text(f"kernels.{head}") for head in heads], *cells], escaped=frozenset({0}))
+    words = frozenset({0, 1, len(heads) - 1})
+    return _table([[text(f"kernels.{head}") for head in heads], *cells], words=words, escaped=frozenset({0}))
 
 
-def _table(cells: Sequence[Sequence[str]], escaped: frozenset[int] = frozenset()) -> list[str]:
-    """A table after an empty line; the first row is its head, columns in `escaped` are safe already."""
+def _table(
+    cells: Sequence[Sequence[str]],
+    words: frozenset[int] = frozenset({0}),
+    escaped: frozenset[int] = frozenset(),
+) -> list[str]:
+    """A table after an empty line; the first row is its head.
+
+    Columns in `words` are aligned to the left, the others to the right; columns in `escaped` are safe already.
+    """
     if not cells[0]:
         return []
     head, *body = [
         "| " + " | ".join(cell if at in escaped and row else plain(cell) for at, cell in enumerate(line)) + " |"
         for row, line in enumerate(cells)
     ]
-    rule = "| " + " | ".join("---" if at == 0 else "---:" for at in range(len(cells[0]))) + " |"
+    rule = "| " + " | ".join("---" if at in words else "---:" for at in range(len(cells[0]))) + " |"
     return ["", head, rule, *body]

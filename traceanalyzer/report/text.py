@@ -43,6 +43,8 @@ def show(report: Report, console: Console) -> None:
 
 
 def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
+    if first.simulated:
+        yield _text(f"{first.simulated}. {text('simulated.meaning')}", "bold yellow")
     yield _text(first.title, "bold")
     yield _joined(first.ran)
     yield Text()
@@ -69,9 +71,11 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
         yield _indented(first.limits)
     if first.actions:
         yield from (Text(), _heading("actions.title"))
-        for action in first.actions:
-            saving = f" ({action.saving})" if action.saving else ""
-            yield _indented(f"{action.title}: {action.action}{saving}")
+        for number, action in enumerate(first.actions, start=1):
+            yield _indented(f"{number}. {action.title}: {action.action}")
+            yield Padding(_text(action.aside, "green"), (0, 0, 0, 5))
+    elif first.nothing_to_do:
+        yield from (Text(), _indented(first.nothing_to_do))
     if first.ruled_out:
         yield from (Text(), _heading("ruled_out.title"))
         yield from (_indented(item) for item in first.ruled_out)
@@ -136,10 +140,12 @@ def _phases(first: FirstScreen) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column(text("phases.phase"))
     table.add_column(text("phases.bound"))
-    for head in ("time", "time_share", "steps", "step", "tokens_per_s", "bandwidth", "compute"):
-        table.add_column(text(f"phases.{head}"), justify="right")
+    heads = {head: text(f"phases.{head}") for head in ("time", "time_share", "steps")} | {"step": first.step_head}
+    heads |= {head: text(f"phases.{head}") for head in ("tokens_per_s", "bandwidth", "compute")}
+    for head in heads.values():
+        table.add_column(head, justify="right")
     for row in first.phases:
         table.add_row(*(_text(cell) for cell in (
-            strings.phase_label(row.phase), row.bound_label, row.time, row.time_share, row.steps, row.step,
+            strings.phase_label(row.phase), row.bound_label, row.time, row.time_share, row.steps, row.step_in_words,
             row.tokens_per_s, str(row.bandwidth), str(row.compute))))  # fmt: skip
     return table

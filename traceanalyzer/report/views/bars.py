@@ -22,6 +22,7 @@ from traceanalyzer.report.views.pieces import (
     limits_known,
     prefill_lead,
     share_figure,
+    slope_lead,
 )
 
 _LABEL_FROM = 0.11  # a segment at least this wide has its share written inside
@@ -90,6 +91,7 @@ class FloorView:
     """A measured time against the least it could be; `segments` is empty where the least is not known."""
 
     lead: str
+    slope: str
     above_limit: bool
     segments: tuple[Segment, ...]
     marker: float | None
@@ -140,6 +142,7 @@ def floor_view(report: Report) -> FloorView | None:
     marker = floor.floor_achievable_us
     return FloorView(
         lead=floor_lead(floor),
+        slope=slope_lead(floor),
         above_limit=floor.floor_us is not None and floor.floor_us > LIMIT_TOLERANCE * floor.measured_us,
         segments=tuple(_floor_segments(floor, scale)),
         marker=100 * marker / scale if marker is not None and 0 < marker <= scale else None,
@@ -160,6 +163,7 @@ def prefill_view(report: Report) -> FloorView | None:
     ]
     return FloorView(
         lead=prefill_lead(ideal),
+        slope="",
         above_limit=ideal.ideal_us > LIMIT_TOLERANCE * ideal.measured_us,
         segments=tuple(_stack(parts, scale)),
         marker=None,

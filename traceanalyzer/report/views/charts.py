@@ -1,16 +1,12 @@
-"""The roofline as inline SVG: a Vega-Lite chart, drawn by vl-convert without a browser or a network.
+"""The roofline as inline SVG: the roofs of the device, the phases and their kernels as points. `svg` draws it.
 
-Colours are CSS variables of the page, so that the chart follows light, dark and print. The SVG is then made fit for the
-page: no style attribute (the page's policy forbids them), no fixed size, a tooltip per point, names made visible. The
-same report gives the same bytes. What could be wrong: labels are placed by the font metrics of vl-convert, not of the
-reader's browser, so a label may sit a little off.
+What could be wrong: labels are placed by the font metrics of vl-convert, not of the reader's browser, so a label may
+sit a little off.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,12 +18,12 @@ from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views.kernel_names import label
 from traceanalyzer.report.views.kernel_table import REST
 from traceanalyzer.report.views.pieces import device_name
+from traceanalyzer.report.views.svg import CONFIG, svg_of
 
 MAX_POINTS = 300
 _WIDTH, _HEIGHT = 760, 380
 _NAME = 80
 _FROM = 0.01  # the slope is drawn at least from a hundredth of the ridge on
-_SVG = "http://www.w3.org/2000/svg"
 _SHAPES = {
     "prefill": "square", "decode": "circle", "mixed": "diamond", "draft": "triangle-up", "encoder": "triangle-down",
     "warmup": "triangle-left", "capture": "triangle-right", "other": "cross",
@@ -96,7 +92,7 @@ def roofline(report: Report) -> Roofline:
         omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))
     present = [name for name in rows.PHASES if any(point.phase == name for point in [*phases, *shown])]
     description = text("roofline.alt", device=visible(device_name(device)), points="; ".join(map(_said, phases)))
-    svg = _finished(_chart(roofs, phases, shown), description)
+    svg = svg_of(_chart(roofs, phases, shown), description)
     return Roofline(svg, "", omitted, tuple((name, strings.phase_label(name)) for name in present))
 
 
@@ -174,22 +170,10 @@ def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> d
         "width": _WIDTH,
         "height": _HEIGHT,
         "background": "transparent",
-        "config": _CONFIG,
+        "config": CONFIG,
         "encoding": {"x": _axis("x", x), "y": _axis("y", y)},
         "layer": layers,
     }
-
-
-_CONFIG = {
-    "view": {"stroke": None},
-    "axis": {
-        "gridColor": "var(--line)", "domainColor": "var(--line-strong)", "tickColor": "var(--line-strong)",
-        "labelColor": "var(--ink-soft)", "titleColor": "var(--ink-soft)", "labelFont": "sans-serif",
-        "titleFont": "sans-serif", "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
-        "titlePadding": 10,
-    },
-    "text": {"font": "sans-serif"},
-}  # fmt: skip
 
 
 def _axis(name: str, domain: list[float]) -> dict[str, object]:
@@ -273,28 +257,3 @@ def _decades(values: Iterable[float], top: float = 1.0) -> list[float]:
 def _powers(domain: list[float]) -> list[float]:
     first, last = math.ceil(math.log10(domain[0]) - 1e-9), math.floor(math.log10(domain[1]) + 1e-9)
     return [10.0**power for power in range(first, last + 1)]
-
-
-def _finished(spec: dict[str, object], description: str) -> str:
-    """vl-convert's drawing, made fit for the page; see the module docstring."""
-    import vl_convert
-
-    root = ET.fromstring(vl_convert.vegalite_to_svg(spec))  # noqa: S314 our own drawing, no entity in it
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(f"{{{_SVG}}}")
-        style = element.attrib.pop("style", "")
-        for name, value in re.findall(r"([\w-]+)\s*:\s*([^;]+)", style):
-            if name in ("fill", "stroke", "opacity"):
-                element.set(name, value.strip())
-        for name in [name for name in element.attrib if name in ("class", "font-family") or name.startswith("{")]:
-            del element.attrib[name]
-        said = element.attrib.pop("aria-label", None)
-        element.attrib.pop("aria-roledescription", None)
-        if element.attrib.pop("role", None) == "graphics-symbol" and said and element.tag == "path":
-            title = ET.Element("title")
-            title.text = said
-            element.insert(0, title)
-    width, height = float(root.get("width", _WIDTH)), float(root.get("height", _HEIGHT))
-    root.attrib.clear()
-    root.attrib |= {"class": "chart", "viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria-label": description}
-    return ET.tostring(root, encoding="unicode", short_empty_elements=True)

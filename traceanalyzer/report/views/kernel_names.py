@@ -4,13 +4,21 @@ PyTorch's own kernels all start alike (`void at::native::elementwise_kernel<128,
 the functor somewhere inside. The label is the kernel's own name without return type, namespaces and arguments, plus
 that functor where the name is one of the general ones. It only ever shortens: the whole name is shown beside it.
 
-What could be wrong: two kernels may get the same label; they stay two rows, and the whole name tells them apart.
+Names of one list that would read the same get what they differ in behind the label. What could be wrong: where names
+differ in several places only the stretch from the first to the last of them is shown, cut in its middle; where that is
+not enough they are numbered.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+
+from traceanalyzer.report.text_safety import shorten, visible
+
+SHOWN = 64
+"""Characters of a label in a list."""
 
 LOOKED_AT = 2000
 """Characters of a name that are searched; what tells kernels apart stands within the first few hundred."""
@@ -30,6 +38,40 @@ _FUNCTOR = re.compile(
 _GENERIC_WORDS = frozenset({"gpu", "index", "elementwise", "vectorized_elementwise", "unrolled_elementwise"})
 _TENSILE = re.compile(r"^Cijk_\w*?_(MT\d+x\d+x\d+)\w*")
 _MANGLED = re.compile(r"^_ZN?")
+
+
+_MARK = 26  # characters of what tells two names apart
+
+
+def labels(names: Sequence[str], limit: int) -> list[str]:
+    """What to call each kernel of one list, in at most `limit` visible characters; different names read differently."""
+    shown = {name: shorten(visible(label(name)), limit) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, text in shown.items():
+        alike.setdefault(text, []).append(name)
+    for text, group in alike.items():
+        if len(group) > 1:
+            for name, mark in zip(group, _marks(group), strict=True):
+                shown[name] = f"{shorten(text, limit - len(mark) - 3)} [{mark}]"
+    return [shown[name] for name in names]
+
+
+def _marks(group: Sequence[str]) -> list[str]:
+    """The stretch in which each of several names differs from the others, from word to word; else their numbers."""
+    heads = [name[:LOOKED_AT] for name in group]
+    start = _alike(heads)
+    end = _alike([head[start:][::-1] for head in heads])
+    marks = [shorten(visible(head[start : len(head) - end]).strip(), _MARK) for head in heads]
+    if len(set(marks)) == len(marks) and all(marks):
+        return marks
+    return [f"#{number}" for number in range(1, len(group) + 1)]
+
+
+def _alike(texts: Sequence[str]) -> int:
+    """How far several texts begin alike, up to the start of the word in which they part."""
+    first, last = min(texts), max(texts)
+    parted = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return len(first[:parted].rstrip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"))
 
 
 @lru_cache(maxsize=4096)

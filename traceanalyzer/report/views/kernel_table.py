@@ -12,11 +12,27 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, Kernel, Report
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.views.kernel_names import label
+from traceanalyzer.report.views.kernel_names import SHOWN, labels
 from traceanalyzer.report.views.pieces import Figure, share_figure
 
 REST = "(rest)"
-_SHOWN = 50
+FOLDED_FROM = 20
+"""Rows that are shown at once; the rest is folded where it is more than a few."""
+
+_SHOWN = 100
+_WORTH_FOLDING = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SortKeys:
+    """What the printed figures of a row are sorted by; None is not known."""
+
+    wasted: float | None
+    total: float
+    count: float
+    compute: float | None
+    bandwidth: float | None
+    work: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +40,9 @@ class KernelRow:
     """One kernel, printed."""
 
     number: int
+    rest: bool
+    folded: bool
+    keys: SortKeys
     label: str
     name: str
     kind: str
@@ -50,6 +69,7 @@ class KernelView:
 
     rows: tuple[KernelRow, ...]
     caption: str
+    show_all: str
 
 
 def kernel_view(report: Report, limit: int = _SHOWN) -> KernelView | None:
@@ -68,8 +88,15 @@ def kernel_view(report: Report, limit: int = _SHOWN) -> KernelView | None:
     rest = [row for row in ordered if row.name == REST]
     caption = text("kernels.caption", shown=fmt.count(len(shown)), total=fmt.count(len(kernels) - len(rest)),
                    share=fmt.percent(covered))  # fmt: skip
-    printed = [_row(number, row, device, total) for number, row in enumerate([*shown, *rest], start=1)]
-    return KernelView(tuple(printed), caption)
+    every = [*shown, *rest]
+    fold = FOLDED_FROM if len(every) > FOLDED_FROM + _WORTH_FOLDING else len(every)
+    called = labels([row.name for row in every], SHOWN)
+    printed = [
+        _row(number, row, name, device, total, number > fold)
+        for number, (row, name) in enumerate(zip(every, called, strict=True), start=1)
+    ]
+    show_all = text("kernels.show_all", count=len(every)) if fold < len(every) else ""
+    return KernelView(tuple(printed), caption, show_all)
 
 
 def _worst_first(row: Kernel) -> tuple[bool, float, float, str, str]:
@@ -87,7 +114,7 @@ def _peak(row: Kernel, device: Device | None) -> float | None:
     return device.vector_peaks_tflops.get(row.dtype) if row.tensor_core is False else None
 
 
-def _row(number: int, row: Kernel, device: Device | None, total: float) -> KernelRow:
+def _row(number: int, row: Kernel, called: str, device: Device | None, total: float, folded: bool) -> KernelRow:
     peak = _peak(row, device)
     compute = row.achieved_tflops / peak if peak and row.achieved_tflops is not None else None
     bandwidth_peak = device.bandwidth_gbs if device else None
@@ -97,7 +124,10 @@ def _row(number: int, row: Kernel, device: Device | None, total: float) -> Kerne
         words.append(text("kernels.tensor"))
     return KernelRow(
         number=number,
-        label=text("kernels.rest") if row.name == REST else label(row.name),
+        rest=row.name == REST,
+        folded=folded,
+        keys=SortKeys(row.wasted_us, row.total_us, row.count, compute, bandwidth, row.flops),
+        label=text("kernels.rest") if row.name == REST else called,
         name=text("kernels.rest") if row.name == REST else row.name,
         kind=", ".join(word for word in words if word) if row.name != REST else "",
         phase=row.phase,

@@ -19,6 +19,7 @@ class Card:
 
     line: PhaseLine
     chip: str
+    step_label: str
     share_of_span: str
     compute: float | None
     bandwidth: float | None
@@ -44,6 +45,7 @@ def phase_view(report: Report) -> PhaseView | None:
         Card(
             line=phase_line(row),
             chip=bound_chip(row.bound),
+            step_label=text("phases.one_step" if row.steps == 1 else "phases.step"),
             share_of_span=text("phases.share_of_span", share=fmt.percent(row.time_share)),
             compute=_full(row.compute_share),
             bandwidth=_full(row.bandwidth_share),
@@ -78,7 +80,8 @@ def _full(share: float | None) -> float | None:
 def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
     line = phase_line(row)
     steps = row.step_us
-    spread = f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}" if steps else fmt.UNKNOWN
+    one = text("phases.one_step") if row.steps == 1 else ""
+    spread = one or f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}" if steps else fmt.UNKNOWN
     known = fmt.UNKNOWN
     if row.flops_known_share is not None and row.bytes_known_share is not None:
         known = text("phases.known_value", flops=fmt.percent(row.flops_known_share),
@@ -89,7 +92,7 @@ def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
         ("phases.time_share", line.time_share),
         ("phases.busy", fmt.duration(row.gpu_busy_us)),
         ("phases.steps", line.steps),
-        ("phases.step", line.step),
+        ("phases.step", line.step_in_words),
         ("phases.step_range", spread),
         ("phases.period", fmt.duration(row.period_us_mean)),
         ("phases.tokens_per_s", line.tokens_per_s),

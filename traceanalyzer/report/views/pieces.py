@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import strings
-from traceanalyzer.report.document import DecodeFloor, Device, Phase, PrefillIdeal
+from traceanalyzer.report.document import DecodeFloor, Device, Phase, PrefillIdeal, Report
 from traceanalyzer.report.strings.page import text
 
 LIMIT_TOLERANCE = 1.005
@@ -45,9 +46,15 @@ class PhaseLine:
     time_share: str
     steps: str
     step: str
+    step_note: str
     tokens_per_s: str
     bandwidth: Figure
     compute: Figure
+
+    @property
+    def step_in_words(self) -> str:
+        """The step's time, and that it is of one step where it is."""
+        return f"{self.step}, {self.step_note}" if self.step_note else self.step
 
 
 def above_limit(share: float | None) -> bool:
@@ -93,10 +100,23 @@ def phase_line(row: Phase) -> PhaseLine:
         time_share=fmt.percent(row.time_share),
         steps=fmt.count(row.steps),
         step=fmt.duration(row.step_us.p50 if row.step_us else None),
+        step_note=text("phases.one_step") if row.step_us and row.steps == 1 else "",
         tokens_per_s=fmt.UNKNOWN if row.tokens_per_s is None else fmt.significant(row.tokens_per_s),
         bandwidth=share_figure(row.bandwidth_share, at_least=is_partial(row.bytes_known_share)),
         compute=share_figure(row.compute_share, at_least=is_partial(row.flops_known_share)),
     )
+
+
+def step_head(lines: Sequence[PhaseLine]) -> str:
+    """The head of the steps' times: a percentile where any phase has more than one step."""
+    several = any(line.step != fmt.UNKNOWN and not line.step_note for line in lines)
+    return text("phases.step" if several else "phases.step_only")
+
+
+def simulated(report: Report) -> str:
+    """That no GPU ran this, where the recording says so; else nothing."""
+    said = any(trace.collector and trace.collector.get("simulated") is True for trace in report.traces)
+    return text("simulated") if said or report.run.labels.get("simulated", "").lower() == "true" else ""
 
 
 def limits_known(device: Device | None) -> bool:
@@ -111,6 +131,15 @@ def prefill_lead(ideal: PrefillIdeal) -> str:
     ratio = text("floor.prefill_ratio", ratio=fmt.factor(ideal.ratio))
     measured, least = fmt.duration(ideal.measured_us), fmt.duration(ideal.ideal_us)
     return text("floor.prefill_lead", measured=measured, ideal=least, ratio=ratio)
+
+
+def slope_lead(floor: DecodeFloor) -> str:
+    """What a thousand more tokens of context cost a step, ideally and as measured; empty where neither is known."""
+    ideal, measured = floor.us_per_1k_context_ideal, floor.us_per_1k_context_measured
+    if ideal is None:
+        return ""
+    key = "floor.slope" if measured is not None else "floor.slope_only"
+    return text(key, ideal=fmt.duration(ideal), measured=fmt.duration(measured))
 
 
 def floor_lead(floor: DecodeFloor) -> str:

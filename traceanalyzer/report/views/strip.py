@@ -49,11 +49,14 @@ class StepRow:
     index: int
     phase: str
     start: str
+    start_us: float
     duration: str
+    duration_us: float
     tokens: str
     sequences: str
     context: str
     confidence: str
+    certainty: float
     evidence: str
     cut: bool
 
@@ -136,11 +139,14 @@ def _row(step: Step, start: float) -> StepRow:
         index=step.index,
         phase=strings.phase_label(step.phase),
         start=fmt.duration(step.start_us - start),
+        start_us=step.start_us - start,
         duration=fmt.duration(step.duration_us),
+        duration_us=step.duration_us,
         tokens=fmt.count(step.tokens),
         sequences=fmt.count(step.sequences),
         context=fmt.count(step.context_sum),
         confidence=fmt.percent(step.confidence),
+        certainty=step.confidence,
         evidence="; ".join(step.evidence),
         cut=not step.complete,
     )

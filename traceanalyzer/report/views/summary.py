@@ -15,6 +15,7 @@ from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, QualityNote, Report
 from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
 from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.findings import FindingView, findings_view
 from traceanalyzer.report.views.pieces import (
     Fact,
     Figure,
@@ -28,6 +29,8 @@ from traceanalyzer.report.views.pieces import (
     phase_line,
     prefill_lead,
     share_figure,
+    simulated,
+    step_head,
 )
 
 _SEVERITY_ORDER = ("error", "warning", "info")
@@ -53,20 +56,11 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do, and what it is predicted to save."""
-
-    anchor: str
-    title: str
-    action: str
-    saving: str
-
-
-@dataclass(frozen=True, slots=True)
 class FirstScreen:
     """Everything of the first screen, in its order."""
 
     title: str
+    simulated: str
     subject: tuple[str, ...]
     ran: tuple[Fact, ...]
     headline: str
@@ -83,10 +77,12 @@ class FirstScreen:
     work_ratio: str
     meters: tuple[Meter, ...]
     phases: tuple[PhaseLine, ...]
+    step_head: str
     floor: str
     ideal: str
     limits: str
-    actions: tuple[Action, ...]
+    actions: tuple[FindingView, ...]
+    nothing_to_do: str
     ruled_out: tuple[str, ...]
     cost: tuple[Fact, ...]
     cost_assumptions: tuple[str, ...]
@@ -99,8 +95,11 @@ def first_screen(report: Report) -> FirstScreen:
     notes = sorted(report.quality, key=lambda note: _SEVERITY_ORDER.index(note.severity))
     bound = report.verdict.bound
     ruled_out = report.verdict.ruled_out
+    lines = [phase_line(row) for row in rows.phases_of(report, device)]
+    findings = findings_view(report)
     return FirstScreen(
         title=_title(report, device),
+        simulated=simulated(report),
         subject=tuple(_subject(report, device)),
         ran=tuple(_ran(report, device)),
         headline=report.verdict.headline,
@@ -115,12 +114,14 @@ def first_screen(report: Report) -> FirstScreen:
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
         meters=tuple(_meters(figures, device)),
-        phases=tuple(phase_line(row) for row in rows.phases_of(report, device)),
+        phases=tuple(lines),
+        step_head=step_head(lines),
         floor=floor_lead(report.decode_floor) if report.decode_floor else "",
         ideal=prefill_lead(report.prefill_ideal) if report.prefill_ideal else "",
         limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
         work_ratio=_work_ratio(report),
-        actions=tuple(_actions(report)),
+        actions=tuple(row for row in findings.found if row.action)[:_ACTIONS] if findings else (),
+        nothing_to_do=findings.nothing if findings else "",
         ruled_out=tuple(ruled_out[1:]),
         cost=tuple(_cost(report)),
         cost_assumptions=tuple(report.cost.assumptions) if report.cost else (),
@@ -230,17 +231,27 @@ def _speed(figures: Mapping[str, float]) -> list[Fact]:
         ("speed.in", fmt.rate(figures.get("prefill.tokens_per_s"), "tokens")),
         ("speed.mixed", fmt.rate(figures.get("mixed.tokens_per_s"), "tokens")),
     ]
-    if "request.tpot_us_p50" in figures:
-        facts.append(("speed.tpot", fmt.duration(figures["request.tpot_us_p50"])))
-        facts.append(("speed.tpot_p99", fmt.duration(figures.get("request.tpot_us_p99"))))
+    steps = figures.get("decode.steps", 0.0)
+    if "request.tpot_us_p50" in figures:  # from step to step: two steps give one
+        one = 0 < steps <= 2 and figures["request.tpot_us_p50"] == figures.get("request.tpot_us_p99")
+        facts += _percentiles("speed.tpot", figures, "request.tpot_us_{}", one)
     else:
-        facts.append(("speed.step", fmt.duration(figures.get("decode.step_us.p50"))))
-        facts.append(("speed.step_p99", fmt.duration(figures.get("decode.step_us.p99"))))
+        facts += _percentiles("speed.step", figures, "decode.step_us.{}", steps == 1)
     if "request.ttft_us" in figures:
         facts.append(("speed.ttft", fmt.duration(figures["request.ttft_us"])))
     else:
-        facts.append(("speed.prefill_step", fmt.duration(figures.get("prefill.step_us.p50"))))
+        one = figures.get("prefill.steps") == 1
+        key = "speed.prefill_step_one" if one else "speed.prefill_step"
+        facts.append((key, fmt.duration(figures.get("prefill.step_us.p50"))))
     return [Fact(text(key), Figure(printed)) for key, printed in facts if printed != fmt.UNKNOWN]
+
+
+def _percentiles(key: str, figures: Mapping[str, float], template: str, one: bool) -> list[tuple[str, str]]:
+    """Median and 99th percentile, or the one time there is, which is no percentile."""
+    median = fmt.duration(figures.get(template.format("p50")))
+    if one:
+        return [(f"{key}_one", median)]
+    return [(key, median), (f"{key}_p99", fmt.duration(figures.get(template.format("p99"))))]
 
 
 def _work_ratio(report: Report) -> str:
@@ -276,20 +287,6 @@ def _meters(figures: Mapping[str, float], device: Device | None) -> list[Meter]:
 def _meter(anchor: str, key: str, note: str, figure: Figure, share: float, band: float) -> Meter:
     low = min(max(share, 0.0), 1.0)
     return Meter(anchor, text(key), note, figure, low, min(low + max(band, 0.0), 1.0))
-
-
-def _actions(report: Report) -> list[Action]:
-    found = [finding for finding in report.findings if finding.status == "found" and finding.action]
-    found.sort(key=lambda finding: -(finding.saving_share or 0.0))
-    actions = []
-    for finding in found[:_ACTIONS]:
-        saving = ""
-        if finding.saving_us_per_step is not None:
-            key = "actions.saving" if finding.saving_share is not None else "actions.saving_time"
-            printed = fmt.duration(finding.saving_us_per_step)
-            saving = text(key, saving=printed, share=fmt.percent(finding.saving_share))
-        actions.append(Action(finding.id, finding.title, finding.action or "", saving))
-    return actions
 
 
 def _cost(report: Report) -> list[Fact]:
