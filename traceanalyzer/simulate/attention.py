@@ -66,7 +66,8 @@ def _work(shard: Shard, slices: Sequence[Slice], window: int | None) -> Work:
     queries = sum(s.queries for s in slices)
     cached = 2 * sum(keys_read(s.queries, s.keys, window) for s in slices) * kv_heads * head * shard.kv_size
     moved = 2 * queries * heads * head * shard.size + cached
-    return Work(4 * heads * seen * head, moved, shard.dtype, True, kv_bytes=cached)
+    sinks = heads * shard.size * shard.model.attention_sinks
+    return Work(4 * heads * seen * head, moved + sinks, shard.dtype, True, sinks, cached)
 
 
 def _traits(shard: Shard, blocks: tuple[int, int], space: str) -> str:

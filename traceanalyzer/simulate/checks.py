@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from traceanalyzer.catalog import gpus
 from traceanalyzer.catalog.gpus import Gpu
 from traceanalyzer.catalog.models import ModelConfig
 from traceanalyzer.errors import InputError
-from traceanalyzer.simulate import names
+from traceanalyzer.simulate import limits, names
 from traceanalyzer.simulate.matmul import FP4_GROUP, INT4_GROUP
 from traceanalyzer.simulate.scenario import Scenario
 
 _FLASH_SINCE = 8.0
-_KNOWN = {
-    "mode": ("eager", "graph"),
-    "dtype": ("bf16", "fp16", "fp32"),
-    "weights": ("same", "fp8", "int8", "int4", "fp4"),
-    "kv": ("same", "fp8"),
-    "kv_cache": ("static", "cat"),
-    "attention": ("flash", "math"),
-    "sampler": ("greedy", "full"),
-}
 #: Bits per weight with scales, and what share of the memory a run can fill with weights and cache.
 _BITS = {"fp8": 8.0, "int8": 8.0, "int4": 4 + 16 / INT4_GROUP, "fp4": 4 + 8 / FP4_GROUP}
 _USABLE_MEMORY = 0.95
 
 
-def check(scenario: Scenario, model: ModelConfig) -> Gpu:
-    """The scenario's GPU.
+def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
+    """The scenario's GPU and model.
 
     Raises:
+        UnknownGPUError: the catalogue does not hold the GPU.
         InputError: a value is out of range, or the model, the data types or their combination cannot be simulated.
     """
-    _ranges(scenario)
-    gpu = gpus.find(scenario.gpu)
+    gpu, model = limits.check(scenario)
     generation = names.generation(gpu)
     if scenario.dtype == "bf16" and generation < _FLASH_SINCE:
         raise InputError(f"{gpu.id} has no bf16", "use fp16 with math attention")
@@ -42,20 +32,7 @@ def check(scenario: Scenario, model: ModelConfig) -> Gpu:
     _data_types(scenario, model, gpu)
     _combinations(scenario)
     _memory(scenario, model, gpu)
-    return gpu
-
-
-def _ranges(scenario: Scenario) -> None:
-    for name, known in _KNOWN.items():
-        if getattr(scenario, name) not in known:
-            raise InputError(f"{name} {getattr(scenario, name)!r} is not known", f"known are {', '.join(known)}")
-    for name in ("batch", "prompt", "output", "ranks"):
-        if getattr(scenario, name) < 1:
-            raise InputError(f"{name} must be at least 1, not {getattr(scenario, name)}")
-    if scenario.arrivals_every < 0 or (scenario.chunk is not None and scenario.chunk < 1):
-        raise InputError("chunk must be at least 1, and the passes between arrivals at least 0")
-    if scenario.skip_prefill and (scenario.output < 2 or scenario.chunk or scenario.arrivals_every):
-        raise InputError("without prefill there are at least 2 output tokens, no chunks and no later arrivals")
+    return gpu, model
 
 
 def _model(scenario: Scenario, model: ModelConfig) -> None:
@@ -94,7 +71,12 @@ def _data_types(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
 
 
 def _combinations(scenario: Scenario) -> None:
-    ragged = scenario.chunk is not None or (scenario.together and scenario.arrivals_every > 0)
+    if scenario.skip_prefill and (scenario.chunk is not None or scenario.arrivals_every):
+        raise InputError("without prefill there are no chunks and no later arrivals")
+    if scenario.group_size < 1:
+        raise InputError(f"group_size must be at least 1, not {scenario.group_size}")
+    alone = not scenario.together and scenario.group_size == 1
+    ragged = scenario.chunk is not None or (scenario.arrivals_every > 0 and not alone)
     if ragged and (scenario.attention == "math" or scenario.kv_cache == "cat"):
         raise InputError(
             "math attention and a concatenated cache take sequences of one length only",

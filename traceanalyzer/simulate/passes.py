@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceanalyzer.catalog import models
 from traceanalyzer.errors import InputError
 from traceanalyzer.simulate import sampling
 from traceanalyzer.simulate.attention import Slice
@@ -29,10 +28,10 @@ def passes(scenario: Scenario, rank: int = 0) -> Iterator[Pass]:
     All ranks hold equal shares and route tokens to the same experts, so their passes are alike.
 
     Raises:
-        InputError: the scenario cannot be simulated, or has no such rank. Raised at once, not with the first pass.
+        UnknownGPUError, InputError: the scenario cannot be simulated, or has no such rank. Raised at once, not with
+            the first pass.
     """
-    model = models.find(scenario.model)
-    gpu = check(scenario, model)
+    gpu, model = check(scenario)
     if not 0 <= rank < scenario.ranks:
         raise InputError(f"there is no rank {rank}", f"the run has {scenario.ranks}")
     return _passes(Shard(model, scenario, Card(gpu, scenario.costs)))

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.simulate import reference
 from traceanalyzer.simulate.scenario import Scenario
 
 PRESETS: Mapping[str, Scenario] = MappingProxyType({
+    "alone": reference.ALONE,
+    "eight": reference.EIGHT,
     "single": Scenario(output=64),
     "batch": Scenario(batch=32, output=64),
     "graph": Scenario(batch=32, output=128, mode="graph", gpu="h100-sxm-80gb"),

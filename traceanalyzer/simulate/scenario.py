@@ -44,7 +44,8 @@ class Scenario:
     weights: Literal["same", "fp8", "int8", "int4", "fp4"] = "same"  # "same": as the activations
     kv: Literal["same", "fp8"] = "same"
     ranks: int = 1  # tensor parallel
-    together: bool = True  # False: the requests take turns, each pass serves one of them
+    together: bool = True  # False: groups of requests take turns, each pass serves one of them
+    group_size: int = 1  # requests in such a group: 0 to n - 1, n to 2n - 1, ...
     chunk: int | None = None  # chunked prefill: at most this many prompt tokens a pass, decoding requests ride along
     arrivals_every: int = 0  # passes between the arrivals of two requests; 0: all at once
     fused: bool = True  # norm, rotary embedding, gated activation: one kernel each, or chains of them

@@ -3,11 +3,13 @@
 Whole prompts are read as soon as their requests have arrived, all waiting ones in one pass, before decoding goes on; in
 chunks they are read first come first served, at most `chunk` prompt tokens a pass, with one token of every decoding
 request riding along. The pass that reads a prompt's last token yields the first output token, so that a request of n
-output tokens takes n - 1 decode passes. `together=False` serves one request a pass, in turn.
+output tokens takes n - 1 decode passes. With `together=False` groups of requests take turns, one group a pass: each goes
+on as if it were alone.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,39 +28,35 @@ class _Request:
 
 def batches(scenario: Scenario) -> Iterator[tuple[Slice, ...]]:
     """The slices of every pass, in order."""
-    waiting = [_Request(index, 0, scenario.output) for index in range(scenario.batch)]
+    size = scenario.batch if scenario.together else scenario.group_size
+    requests = [_Request(index, 0, scenario.output) for index in range(scenario.batch)]
     if scenario.skip_prefill:
-        for request in waiting:
+        for request in requests:
             request.read, request.left = scenario.prompt, scenario.output - 1
-    running: list[_Request] = []
+    turns = deque(requests[first : first + size] for first in range(0, scenario.batch, size))
     number = 0
-    while waiting or running:
-        arrived = [r for r in waiting if number >= r.index * scenario.arrivals_every]
-        waiting = [r for r in waiting if r not in arrived]
-        running += arrived
-        running = [r for r in running if r.left]
-        if running:
-            slices = tuple(_pass(scenario, running))
-            for one in slices:
-                _advance(scenario, running, one)
-            yield slices
+    while any(request.left for request in requests):
+        for _ in range(len(turns)):
+            group = turns[0]
+            turns.rotate(-1)
+            served = [r for r in group if r.left and number >= r.index * scenario.arrivals_every]
+            if served:
+                slices = tuple(_pass(scenario, served))
+                for one in slices:
+                    _advance(scenario, requests[one.request], one)
+                yield slices
+                break
         number += 1
 
 
-def _pass(scenario: Scenario, running: list[_Request]) -> Iterator[Slice]:
-    """The slices of one pass."""
-    reading = [r for r in running if r.read < scenario.prompt]
-    decoding = [r for r in running if r.read == scenario.prompt]
-    if not scenario.together:
-        # In turn: whoever was served longest ago stands first (see `_advance`).
-        one = reading[0] if reading else decoding[0]
-        tokens = min(scenario.prompt - one.read, scenario.chunk or scenario.prompt) if reading else 1
-        yield _slice(scenario, one, tokens)
-        return
-    budget = scenario.chunk or scenario.batch * scenario.prompt
+def _pass(scenario: Scenario, served: list[_Request]) -> Iterator[Slice]:
+    """The slices of one pass of these requests."""
+    reading = [r for r in served if r.read < scenario.prompt]
     if not reading or scenario.chunk:
-        for request in decoding:
-            yield _slice(scenario, request, 1)
+        for request in served:
+            if request.read == scenario.prompt:
+                yield _slice(scenario, request, 1)
+    budget = scenario.chunk or scenario.batch * scenario.prompt
     for request in reading:
         tokens = min(budget, scenario.prompt - request.read)
         budget -= tokens
@@ -73,14 +71,10 @@ def _slice(scenario: Scenario, request: _Request, tokens: int) -> Slice:
     return Slice(request.index, tokens, done + tokens)
 
 
-def _advance(scenario: Scenario, running: list[_Request], one: Slice) -> None:
-    """Note what a pass has done; a request that was served alone goes to the end of the line."""
-    request = next(r for r in running if r.index == one.request)
+def _advance(scenario: Scenario, request: _Request, one: Slice) -> None:
+    """Note what a pass has done."""
     if request.read < scenario.prompt:
         request.read += one.queries
         if request.read < scenario.prompt:
             return
     request.left -= 1
-    if not scenario.together:
-        running.remove(request)
-        running.append(request)
