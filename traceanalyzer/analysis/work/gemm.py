@@ -1,14 +1,15 @@
 """Matrix products: 2 M N K per product, each operand once (method: F = 2BMNK, Q = B(MK + KN + MN) b).
 
-M counts the rows of the activations, whatever their leading dimensions. What could be wrong: an op that multiplies a
-weight from the left (`mm(W, x)`) reports its M and N swapped; FLOPs and bytes do not change.
+M counts the rows of the activations, whatever their leading dimensions. Operands of 4 bits hold two numbers per
+element: their inner dimension counts twice. What could be wrong: an op that multiplies a weight from the left
+(`mm(W, x)`) reports its M and N swapped; FLOPs and bytes do not change.
 """
 
 from __future__ import annotations
 
 from traceanalyzer.analysis.shapes import Signature, numel
 from traceanalyzer.analysis.work.dtypes import scalar_type, wider
-from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, value
+from traceanalyzer.analysis.work.opwork import Operand, OpWork, integers, named, value
 from traceanalyzer.catalog.op_models import OpModel
 
 
@@ -17,11 +18,14 @@ def gemm(model: OpModel, sig: Signature) -> OpWork | None:
     a, b = named(model, sig, "a"), named(model, sig, "b")
     if a is None or b is None:
         return None
-    dims = _dimensions(a, b, model.options.get("b_layout") == "nk")
+    dims = _dimensions(a, b, str(model.options.get("b_layout", "kn")))
     if dims is None:
         return None
-    scales = (named(model, sig, "scale_a"), named(model, sig, "scale_b"))
-    return _product(model, sig, a, b, dims, _out_bytes(model, sig, a), scales)
+    batch, m, n, inner = dims
+    k = inner * int(model.options.get("values", a.dtype.values))
+    scales = sum(o.bytes for o in (named(model, sig, "scale_a"), named(model, sig, "scale_b")) if o)
+    scales += _listed_scales(model, sig, "scales_a", "recipes_a") + _listed_scales(model, sig, "scales_b", "recipes_b")
+    return _product(model, sig, a, b, (batch, m, n, k), _out_bytes(model, sig, a), scales)
 
 
 def gemv(model: OpModel, sig: Signature) -> OpWork | None:
@@ -38,20 +42,21 @@ def gemv(model: OpModel, sig: Signature) -> OpWork | None:
 
 def _product(
     model: OpModel, sig: Signature, a: Operand, b: Operand, dims: tuple[int, int, int, int], out_bytes: int,
-    more: tuple[Operand | None, ...] = (),
+    scales: int = 0,
 ) -> OpWork:  # fmt: skip
-    """The work of a x b of dimensions (batch, m, n, k) with an optional addend; `more` is read besides."""
+    """The work of a x b of dimensions (batch, m, n, k) with an optional addend; `scales` bytes are read besides."""
     batch, m, n, k = dims
     outputs = batch * m * n
     addend = None if value(model, sig, "beta") == "0" else named(model, sig, "addend")
-    moved = a.bytes + b.bytes + outputs * out_bytes + sum(o.bytes for o in (addend, *more) if o)
+    moved = a.bytes + b.bytes + outputs * out_bytes + scales + (addend.bytes if addend else 0)
+    dtype = model.options.get("dtype", wider(a.dtype, b.dtype).word)
     return OpWork(
         model=model.kind,
         category=model.category,
         role=model.role,
         flops=float(2 * outputs * k + (outputs if addend else 0)),
         bytes=float(moved),
-        dtype=wider(a.dtype, b.dtype).word,
+        dtype=None if dtype is None else str(dtype),
         m=m,
         n=n,
         k=k,
@@ -60,16 +65,34 @@ def _product(
     )
 
 
-def _dimensions(a: Operand, b: Operand, transposed: bool) -> tuple[int, int, int, int] | None:
+def _dimensions(a: Operand, b: Operand, layout: str) -> tuple[int, int, int, int] | None:
+    """(batch, m, n, inner) of a (m, inner) times b, which lies as (inner, n), (n, inner) or `either` way."""
     if len(b.shape) == 3 and len(a.shape) == 3:
-        (batch, m, k), (batches, rows, n) = a.shape, b.shape
-        return (batch, m, n, k) if batch == batches and rows == k else None
-    if len(b.shape) != 2 or not a.shape:
+        batches, m, inner = a.shape
+        batch, (rows, columns) = b.shape[0], b.shape[1:]
+    elif len(b.shape) == 2 and a.shape:
+        batch = batches = 1
+        m, inner, (rows, columns) = numel(a.shape[:-1]), a.shape[-1], b.shape
+    else:
         return None
-    m, k = numel(a.shape[:-1]), a.shape[-1]
-    rows, columns = b.shape
-    n, inner = (rows, columns) if transposed else (columns, rows)
-    return (1, m, n, k) if inner == k else None
+    if batch != batches:
+        return None
+    if layout != "nk" and rows == inner:
+        return batch, m, columns, inner
+    return (batch, m, rows, inner) if layout != "kn" and columns == inner else None
+
+
+def _listed_scales(model: OpModel, sig: Signature, scales: str, recipes: str) -> int:
+    """Bytes of scales given as a list, whose type is not recorded: it follows from the recipe of each.
+
+    Recipes 2 and 3 (one scale per 16 or 32 values) have scales of one byte (e4m3, e8m0), the others fp32.
+    """
+    at = model.at.get(scales)
+    shapes = None if at is None else sig.tensors(at)
+    kinds = integers(value(model, sig, recipes))
+    if shapes is None or kinds is None or len(shapes) != len(kinds):
+        return 0
+    return sum(numel(shape) * (1 if kind in (2, 3) else 4) for shape, kind in zip(shapes, kinds, strict=True))
 
 
 def _out_bytes(model: OpModel, sig: Signature, a: Operand) -> int:
@@ -82,6 +105,6 @@ def _out_bytes(model: OpModel, sig: Signature, a: Operand) -> int:
     asked = scalar_type(value(model, sig, "out_dtype"))
     if asked is not None:
         return asked.bytes
-    if "out_dtype" in model.at and a.dtype.word == "fp8":
+    if "out_dtype" in model.at and a.dtype.word in ("fp8", "fp4", "int8"):
         return 2  # the 16-bit result of every serving engine; the record only lacks it in old traces
     return a.dtype.bytes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from traceanalyzer.analysis.shapes import Signature
 from traceanalyzer.analysis.work.attention import attention
 from traceanalyzer.analysis.work.convolution import convolution
+from traceanalyzer.analysis.work.experts import experts, grouped, packed
 from traceanalyzer.analysis.work.gemm import gemm, gemv
 from traceanalyzer.analysis.work.layers import norm, rope, softmax, transform
 from traceanalyzer.analysis.work.opwork import OpWork
@@ -20,6 +21,7 @@ from traceanalyzer.analysis.work.pointwise import (
     scatter_elements,
     sequence,
 )
+from traceanalyzer.analysis.work.quantized import dequantise, packed_gemm
 from traceanalyzer.analysis.work.reductions import reduction, scan
 from traceanalyzer.catalog import op_models
 
@@ -28,6 +30,11 @@ Formula = Callable[[op_models.OpModel, Signature], OpWork | None]
 FORMULAS: Mapping[str, Formula] = {
     "gemm": gemm,
     "gemv": gemv,
+    "packed_gemm": packed_gemm,
+    "dequantise": dequantise,
+    "experts": experts,
+    "grouped": grouped,
+    "packed_experts": packed,
     "attention": attention,
     "convolution": convolution,
     "elementwise": elementwise,
