@@ -16,7 +16,7 @@ import pandas as pd
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.trace.tables import MISSING
 
-FLOATS = ("flops", "bytes", "weight_bytes", "kv_bytes")
+FLOATS = ("flops", "bytes", "weight_bytes", "kv_bytes", "bytes_min", "weight_bytes_min", "weight_bytes_max")
 INTEGERS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 
 Bools = npt.NDArray[np.bool_]

@@ -45,7 +45,8 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
             and dtype.
 
     Returns:
-        Columns flops, bytes, weight_bytes, kv_bytes (f64, NaN unknown); dtype, category, role (object); source (object:
+        Columns flops, bytes, weight_bytes, kv_bytes, bytes_min, weight_bytes_min, weight_bytes_max (f64, NaN unknown, the
+        last three bounds where `OpWork` has them); dtype, category, role (object); source (object:
         "shapes" of its op, "siblings", "none"); tensor_core i8 (1, 0, -1 unknown); m, n, k, batch, q_len, kv_len,
         heads, kv_heads, head_dim (i64, MISSING unknown); estimated (bool: rests on an assumption, see `OpWork`).
     """

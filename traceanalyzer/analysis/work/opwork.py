@@ -29,7 +29,6 @@ class OpWork:
         heads, kv_heads, head_dim: attention.
         weight_bytes: the weights' bytes: the 2-D operand of a GEMM or GEMV, a convolution's filters, active experts.
         kv_bytes: K and V bytes read (attention).
-        value_dim: attention whose values are of another size than its keys (latent attention).
         bytes_min: what is moved at least: of a sort, whose passes re-read their input so that `bytes` is unknown; of
             experts, where every token takes the same ones.
         weight_bytes_min, weight_bytes_max: of experts, as few and as many of them active as the routing allows.
@@ -54,7 +53,6 @@ class OpWork:
     head_dim: int | None = None
     weight_bytes: float | None = None
     kv_bytes: float | None = None
-    value_dim: int | None = None
     bytes_min: float | None = None
     weight_bytes_min: float | None = None
     weight_bytes_max: float | None = None
