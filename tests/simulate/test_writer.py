@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,6 @@ def test_what_is_left_out(tmp_path: Path, variant: Variant, absent: str) -> None
     assert not trace.quality
     assert union_ns(trace) == truth["span"]["busy_ns"]
     if not variant.ops:
-        assert (
-            "External id" not in (tmp_path / "run.json").read_text().replace('"External id": ', "", 0) or variant.labels
-        )
         assert (trace.kernels["external_id"] < 0).all()
     # What is recorded changes nothing of what happened.
     _, plain = write(tmp_path / "plain.json")
@@ -144,7 +142,7 @@ def test_stacks_and_memory(tmp_path: Path) -> None:
     moves = [event["args"] for event in events if event.get("name") == "[memory]"]
     held = 8_030_261_248 * 2  # parameters of Llama 3.1 8B in bf16
     assert held <= moves[0]["Total Allocated"] < held + 2048
-    for before, after in zip(moves, moves[1:], strict=False):
+    for before, after in pairwise(moves):
         assert after["Total Allocated"] - before["Total Allocated"] == after["Bytes"]
     assert trace.metadata.with_stack
 
@@ -157,8 +155,8 @@ def test_a_window_that_cuts_the_first_and_the_last_pass(tmp_path: Path) -> None:
     assert len(trace.kernels) < 28
     assert sum(row["ns"] for row in truth["ledger"]) == truth["span"]["span_ns"]
     other = {row["bucket"]: row["ns"] for row in truth["ledger"] if row["phase"] == "other"}
-    # The gap before the first whole pass lies outside the complete passes, as do the kernels of the cut ones.
-    assert other["idle_host"] == 50_000
+    # The gaps before the first and after the last whole pass lie outside, as do the kernels of the cut ones.
+    assert other["idle_host"] == 2 * 50_000
     assert truth["phases"]["decode"]["steps"] == 2
     assert truth["request"]["ttft_ns_p50"] is None
     (single,) = simulate(RUN, tmp_path / "one.json", generation(1), variant=Variant(cut=True))
@@ -187,8 +185,8 @@ def test_the_same_scenario_gives_the_same_bytes(tmp_path: Path, suffix: str) -> 
         )
         written.append((one.trace.read_bytes(), one.truth.read_bytes()))
     assert written[0] == written[1]
-    other, _ = simulate(replace(RUN, seed=1), tmp_path / f"run{suffix}", generation())[0].trace.read_bytes(), None
-    assert other != written[0][0]  # the id of the trace follows from the scenario
+    (other,) = simulate(replace(RUN, seed=1), tmp_path / f"run{suffix}", generation())
+    assert other.trace.read_bytes() != written[0][0]  # the id of the trace follows from the scenario
 
 
 def test_more_requests_until_the_size_is_reached(tmp_path: Path) -> None:
@@ -211,7 +209,7 @@ def test_more_requests_until_the_size_is_reached(tmp_path: Path) -> None:
 
 
 def test_ranks_have_a_file_each_and_end_communication_together(tmp_path: Path) -> None:
-    reduce = kernel(4_000, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", role="comm",
+    reduce = kernel(4_000, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL()", role="comm",
                     flops=None, bytes=None, communication=True)  # fmt: skip
     passes = [a_pass(op(kernel(9_000)), op(reduce), op(kernel(2_000)), sync_after=True, host_after_ns=1_000)] * 3
     written = simulate(replace(RUN, ranks=2), tmp_path / "run.json.gz", source(*passes))
@@ -295,7 +293,8 @@ def test_the_block_says_that_nothing_ran(tmp_path: Path) -> None:
     ({"output": 0}, "output is 0"), ({"output": 10**9}, "output is 1000000000"), ({"ranks": 65}, "ranks is 65"),
     ({"chunk": 0}, "chunk is 0"), ({"seed": -1}, "seed is -1"), ({"batch": True}, "batch is True"),
     ({"batch": 4096, "prompt": 1 << 20}, "batch x (prompt + output)"), ({"batch": 1.5}, "batch is 1.5"),
-    ({"costs": Costs(matrix_compute=0.0)}, "costs.matrix_compute"), ({"costs": Costs(launch_call_ns=-1)}, "costs.launch"),
+    ({"costs": Costs(matrix_compute=0.0)}, "costs.matrix_compute"),
+    ({"costs": Costs(launch_call_ns=-1)}, "costs.launch"),
     ({"costs": Costs(link_gbs=float("nan"))}, "costs.link_gbs is nan"), ({"gpu": "mi300x"}, "NVIDIA"),
     ({"model": "lama-3-8b"}, "did you mean"),
 ])  # fmt: skip
