@@ -266,14 +266,15 @@ def _bmm(shard: Shard, batch: int, shape: tuple[int, int, int], cached: float) -
     return Op("aten::matmul", (left, right), (vector.op(shard, "aten::bmm", (a, b), done),), shard.view_ns)
 
 
-def store(shard: Shard, slices: Sequence[Slice]) -> tuple[Op, ...]:
-    """The new keys and values, written into the cache: in place, or (after the prompt) by copying all of it."""
-    tokens, kv_heads, head = sum(s.queries for s in slices), shard.kv_heads, shard.head_dim
-    if shard.scenario.kv_cache == "cat":
-        one = slices[0]
-        if one.queries == one.keys:
-            return ()
-        return tuple(_cat(shard, len(slices), one) for _ in range(2))
+def concatenate(shard: Shard, slices: Sequence[Slice]) -> tuple[Op, ...]:
+    """New keys and values appended to a cache by copying all of it; the prompt's are the first, and are not copied."""
+    one = slices[0]
+    return () if one.queries == one.keys else (_cat(shard, len(slices), one),) * 2
+
+
+def store(shard: Shard, tokens: int) -> tuple[Op, ...]:
+    """New keys and values written into a paged cache in place."""
+    kv_heads, head = shard.kv_heads, shard.head_dim
     count = tokens * kv_heads * head
     moved = 2 * count * (shard.size + shard.kv_size) + 8 * tokens
     cpp = names.CPP[shard.dtype]

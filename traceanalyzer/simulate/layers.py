@@ -53,10 +53,7 @@ class Forward:
         for index in range(self._shard.model.layers):
             window = self._shard.model.window(index)
             if window not in attended:
-                attended[window] = (
-                    *attention.store(self._shard, slices),
-                    *attention.attend(self._shard, slices, rows, window),
-                )
+                attended[window] = self._attend(slices, rows, window)
             layer = self._layer(rows, index)
             result += layer.before
             result += self._named(attended[window], "Attention", index)
@@ -96,7 +93,7 @@ class Forward:
         return tuple(replace(op, module=name) for op in ops)
 
     def _before(self, rows: Rows, *, first: bool) -> Ops:
-        """Norm, queries, keys and values, their norms, rotary embedding."""
+        """Norm, queries, keys and values, their norms, rotary embedding, a cache written in place."""
         shard, model = self._shard, self._shard.model
         heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
         widths = (heads * head, kv_heads * head, kv_heads * head)
@@ -110,7 +107,14 @@ class Forward:
             ops += vector.norm(shard, (*rows, heads, head)) + vector.norm(shard, (*rows, kv_heads, head))
         elif model.qk_norm == "full_width":
             ops += vector.norm(shard, (*rows, widths[0])) + vector.norm(shard, (*rows, widths[1]))
-        return ops + rotary.rotary(shard, rows)
+        ops += rotary.rotary(shard, rows)
+        return ops + (attention.store(shard, math.prod(rows)) if shard.scenario.kv_cache == "static" else ())
+
+    def _attend(self, slices: Sequence[Slice], rows: Rows, window: int | None) -> Ops:
+        """What knows contexts."""
+        copied = self._shard.scenario.kv_cache == "cat"
+        cached = attention.concatenate(self._shard, slices) if copied else ()
+        return cached + attention.attend(self._shard, slices, rows, window)
 
     def _projection(self, rows: Rows) -> Ops:
         """Output projection, all-reduce, and what joins it to the residual stream."""

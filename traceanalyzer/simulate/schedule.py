@@ -3,8 +3,8 @@
 Whole prompts are read as soon as their requests have arrived, all waiting ones in one pass, before decoding goes on; in
 chunks they are read first come first served, at most `chunk` prompt tokens a pass, with one token of every decoding
 request riding along. The pass that reads a prompt's last token yields the first output token, so that a request of n
-output tokens takes n - 1 decode passes. With `together=False` groups of requests take turns, one group a pass: each goes
-on as if it were alone.
+output tokens takes n - 1 decode passes. With `together=False` groups of requests take turns, one group a pass:
+each goes on as if it were alone.
 """
 
 from __future__ import annotations
