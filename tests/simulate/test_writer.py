@@ -296,7 +296,7 @@ def test_the_block_says_that_nothing_ran(tmp_path: Path) -> None:
     ({"costs": Costs(matrix_compute=0.0)}, "costs.matrix_compute"),
     ({"costs": Costs(launch_call_ns=-1)}, "costs.launch"),
     ({"costs": Costs(link_gbs=float("nan"))}, "costs.link_gbs is nan"), ({"gpu": "mi300x"}, "NVIDIA"),
-    ({"model": "lama-3-8b"}, "did you mean"),
+    ({"model": "lama-3-8b"}, "did you mean"), ({"weights": "int3"}, "choose from same, fp8"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as refused:

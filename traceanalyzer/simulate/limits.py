@@ -1,6 +1,6 @@
-"""Bounds on a scenario, checked before anything is written, so that no file grows without end.
+"""Bounds on a scenario and its choices, checked before anything is written, so that no file grows without end.
 
-What could be wrong: what a model and a card can run together is for its passes to refuse; here only sizes are checked.
+What could be wrong: what a model and a card cannot run together is refused elsewhere (`checks`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ _RANGES = {
     "arrivals_every": (0, 1 << 20),
     "seed": (0, (1 << 63) - 1),
 }
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": ("eager", "graph"),
+    "dtype": ("bf16", "fp16", "fp32"),
+    "weights": ("same", "fp8", "int8", "int4", "fp4"),
+    "kv": ("same", "fp8"),
+    "kv_cache": ("static", "cat"),
+    "attention": ("flash", "math"),
+    "sampler": ("greedy", "full"),
+}
 _MOST_TOKENS = 1 << 24
 """Tokens that all sequences of a run hold together."""
 _MOST_COST = 1e12
@@ -33,7 +42,7 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
 
     Raises:
         UnknownGPUError: the catalogue does not hold the GPU; the hint names near matches.
-        InputError: nor the model; a count or a cost is out of range.
+        InputError: nor the model; a count or a cost is out of range, or a choice unknown.
     """
     for name, (least, most) in _RANGES.items():
         value = getattr(scenario, name)
@@ -41,6 +50,9 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise InputError(f"{name} is {str(value)[:40]}, and must be a whole number from {least} to {most}")
+    for name, choices in _CHOICES.items():
+        if getattr(scenario, name) not in choices:
+            raise InputError(f"{name} is {str(getattr(scenario, name))[:40]!r}", f"choose from {', '.join(choices)}")
     if scenario.batch * (scenario.prompt + scenario.output) > _MOST_TOKENS:
         raise InputError(f"batch x (prompt + output) is more than {_MOST_TOKENS} tokens", "make one of them smaller")
     _check_costs(scenario.costs)

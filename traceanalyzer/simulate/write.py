@@ -94,6 +94,7 @@ def simulate(
         InputError, UnknownGPUError: the scenario cannot be simulated, or the files cannot be written.
     """
     check(scenario)
+    source(scenario, 0)  # what it cannot run it refuses now, before there is a file
     variant = variant or Variant()
     scenario = replace(scenario, labels=scenario.labels and variant.labels)
     variant = replace(variant, labels=scenario.labels)
