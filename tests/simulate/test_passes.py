@@ -239,6 +239,23 @@ def test_experts_are_read_as_often_as_tokens_meet_them() -> None:
     assert total(kernels(decode), "weight_bytes") == 2 * (30_532_122_624 - 48 * 120 * expert - 151_936 * 2048)
 
 
+def test_latent_attention_reads_latents_and_makes_keys_for_prompts_only() -> None:
+    scenario = Scenario(model="deepseek-v2-lite", gpu="h100-sxm-80gb", prompt=300, output=3)
+    prefill, decode, _ = passes(scenario)
+    expert = 3 * 2048 * 1408
+    held = find("deepseek-v2-lite").published_parameters
+    assert held is not None
+    # 58 of 64 experts in 26 of 27 layers are not read, nor is the embedding table.
+    assert total(kernels(decode), "weight_bytes") == 2 * (held - 26 * 58 * expert - 102_400 * 2048)
+    assert total(kernels(decode), "kv_bytes") == 27 * 301 * 576 * 2
+    assert total(kernels(decode), "flops", "attention") == 27 * 2 * 16 * 301 * (576 + 512)
+    assert total(kernels(prefill), "flops", "attention") == 27 * 2 * 16 * 300 * 300 / 2 * (192 + 128)
+    made = 2 * 27 * 300 * 512 * 16 * 256
+    layer = 16 * 192 * 2048 + 576 * 2048 + 2048 * 2048
+    dense = 3 * 2048 * 10_944 + 26 * (3 * 2048 * 2816 + 64 * 2048)
+    assert total(kernels(prefill), "flops", *MATRIX) == made + 2 * 300 * (27 * layer + dense) + 2 * 102_400 * 2048
+
+
 @pytest.mark.parametrize("tokens", [2, 8, 32])
 def test_as_many_experts_are_active_as_uniform_routing_gives(tokens: int) -> None:
     moe = find("qwen3-30b-a3b").moe
@@ -328,7 +345,9 @@ def test_the_reference_scenario_is_in_fp16_on_one_a100() -> None:
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"model": "deepseek-v3"}, "multi-head latent attention"),
+    ({"model": "deepseek-v3"}, "simulated on Hopper only"),
+    ({"model": "deepseek-v2-lite", "gpu": "h200-sxm", "fused": False}, "fused kernels"),
+    ({"model": "deepseek-v3", "gpu": "h200-sxm"}, "needs 1342 GB on one GPU"),
     ({"model": "no-such-model"}, "unknown model"),
     ({"gpu": "no-such-gpu"}, "unknown GPU"),
     ({"gpu": "mi300x"}, "mi300x"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from traceanalyzer.simulate import names, vector, views
 from traceanalyzer.simulate.cost import Launching, Work
 from traceanalyzer.simulate.program import Argument, Kernel, Op, Scalar, Tensor
+from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.shard import NONE, PAGE, Shard
 
 _FALSE = Scalar("False")
@@ -166,9 +167,12 @@ def _combine(shard: Shard, batch: int, queries: int, splits: int, traits: str) -
 
 def pool(shard: Shard) -> Tensor:
     """The paged cache of one layer: pages for every request's whole length."""
-    scenario = shard.scenario
-    pages = 1 + scenario.batch * math.ceil((scenario.prompt + scenario.output) / PAGE)
-    return Tensor((pages, PAGE, shard.kv_heads, shard.head_dim), shard.kv_word)
+    return Tensor((pages(shard.scenario), PAGE, shard.kv_heads, shard.head_dim), shard.kv_word)
+
+
+def pages(scenario: Scenario) -> int:
+    """How many pages hold every request's whole length."""
+    return 1 + scenario.batch * math.ceil((scenario.prompt + scenario.output) / PAGE)
 
 
 def _varlen(shard: Shard, slices: Sequence[Slice], window: int | None) -> Op:

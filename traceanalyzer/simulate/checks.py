@@ -10,6 +10,7 @@ from traceanalyzer.simulate.matmul import FP4_GROUP, INT4_GROUP
 from traceanalyzer.simulate.scenario import Scenario
 
 _FLASH_SINCE = 8.0
+_LATENT_ON = 9.0
 #: Bits per weight with scales, and what share of the memory a run can fill with weights and cache.
 _BITS = {"fp8": 8.0, "int8": 8.0, "int4": 4 + 16 / INT4_GROUP, "fp4": 4 + 8 / FP4_GROUP}
 _USABLE_MEMORY = 0.95
@@ -28,16 +29,27 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
         raise InputError(f"{gpu.id} has no bf16", "use fp16 with math attention")
     if scenario.attention == "flash" and (generation < _FLASH_SINCE or scenario.dtype == "fp32"):
         raise InputError(f"flash attention does not run in {scenario.dtype} on {gpu.id}", "use math attention")
-    _model(scenario, model)
+    _model(scenario, model, generation)
     _data_types(scenario, model, gpu)
     _combinations(scenario)
     _memory(scenario, model, gpu)
     return gpu, model
 
 
-def _model(scenario: Scenario, model: ModelConfig) -> None:
+def _latent(scenario: Scenario, model: ModelConfig, generation: float) -> None:
+    """Latent attention is simulated as serving engines run it on Hopper."""
+    if generation != _LATENT_ON:
+        raise InputError(f"the latent attention of {model.id} is simulated on Hopper only", "choose an H100 or H200")
+    if not scenario.fused or scenario.kv_cache != "static" or scenario.kv != "same" or scenario.attention != "flash":
+        raise InputError(
+            f"the latent attention of {model.id} goes with fused kernels, flash attention and a static cache",
+            "leave out fp8, math and cat",
+        )
+
+
+def _model(scenario: Scenario, model: ModelConfig, generation: float) -> None:
     if model.mla is not None:
-        raise InputError(f"{model.id} cannot be simulated", "it has multi-head latent attention")
+        _latent(scenario, model, generation)
     length = scenario.prompt + scenario.output
     if length > model.max_position:
         raise InputError(f"{length} tokens a request are too many for {model.id}", f"it takes {model.max_position}")
@@ -96,7 +108,9 @@ def _memory(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
     weights = (model.parameters - tables) * bits / 8 + tables * size
     cache = model.kv_elements_per_token * (1 if scenario.kv == "fp8" else size)
     cache *= scenario.batch * (scenario.prompt + scenario.output)
-    needed = (weights + cache / min(1.0, model.kv_heads / scenario.ranks)) / scenario.ranks
+    # Latents are whole on every rank, keys and values divided as far as there are key heads.
+    sharers = 1 if model.mla else min(model.kv_heads, scenario.ranks)
+    needed = weights / scenario.ranks + cache / sharers
     held = max(gpu.memory_sizes)
     if needed > _USABLE_MEMORY * held:
         where = f"on each of {scenario.ranks} ranks" if scenario.ranks > 1 else "on one GPU"

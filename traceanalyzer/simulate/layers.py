@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceanalyzer.simulate import attention, experts, matmul, rotary, vector, views
+from traceanalyzer.simulate import attention, experts, latent, matmul, rotary, vector, views
 from traceanalyzer.simulate.attention import Slice
 from traceanalyzer.simulate.program import Op
 from traceanalyzer.simulate.shard import Shard
@@ -98,6 +98,8 @@ class Forward:
         heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
         widths = (heads * head, kv_heads * head, kv_heads * head)
         ops = () if self._norms_after() else self._norm(rows, residual=not first)
+        if model.mla is not None:
+            return ops + latent.before(shard, model.mla, math.prod(rows))
         if shard.merged:
             ops += (matmul.linear(shard, rows, model.hidden, sum(widths), bias=model.qkv_bias),)
             ops += (views.split(shard, shard.tensor(*rows, sum(widths)), widths)[0],)
@@ -112,6 +114,8 @@ class Forward:
 
     def _attend(self, slices: Sequence[Slice], rows: Rows, window: int | None) -> Ops:
         """What knows contexts."""
+        if self._shard.model.mla is not None:
+            return latent.attend(self._shard, self._shard.model.mla, slices)
         copied = self._shard.scenario.kv_cache == "cat"
         cached = attention.concatenate(self._shard, slices) if copied else ()
         return cached + attention.attend(self._shard, slices, rows, window)
@@ -119,7 +123,7 @@ class Forward:
     def _projection(self, rows: Rows) -> Ops:
         """Output projection, all-reduce, and what joins it to the residual stream."""
         shard, model = self._shard, self._shard.model
-        width = shard.heads * shard.head_dim
+        width = shard.heads * (model.mla.v_head_dim if model.mla else shard.head_dim)
         ops: Ops = (matmul.linear(shard, rows, width, model.hidden, bias=model.o_bias),)
         ops += matmul.all_reduce(shard, rows, model.hidden)
         return ops if model.parallel_attention_mlp else ops + self._joined(rows)

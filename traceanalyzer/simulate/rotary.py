@@ -19,14 +19,17 @@ def rotary(shard: Shard, rows: tuple[int, ...]) -> tuple[Op, ...]:
     if shard.model.learned_positions:
         return ()
     if shard.scenario.fused:
-        return (_fused(shard, math.prod(rows)),)
+        heads = (shard.heads, shard.kv_heads)
+        width = (heads[0] + 2 * heads[1]) * shard.head_dim
+        return (fused(shard, math.prod(rows), heads, shard.head_dim, width),)
     batch, length = (1, rows[0]) if len(rows) == 1 else rows
     return (*_chain(shard, batch, shard.heads, length), *_chain(shard, batch, shard.kv_heads, length))
 
 
-def _fused(shard: Shard, tokens: int) -> Op:
-    heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
-    count, width = tokens * (heads + kv_heads) * head, (heads + 2 * kv_heads) * head
+def fused(shard: Shard, tokens: int, of: tuple[int, int], head: int, width: int) -> Op:
+    """One kernel for queries and keys, views of rows of `width` numbers; `of` is how many heads each has."""
+    heads, kv_heads = of
+    count = tokens * (heads + kv_heads) * head
     c10 = names.C10[shard.dtype]
     name = f"void vllm::rotary_embedding_kernel<{c10}, true>(long const*, {c10}*, {c10}*, {c10} const*, int, long, "
     launching = Launching((tokens, 1, 1), (min(512, heads * head // 2), 1, 1), 32)
