@@ -32,6 +32,44 @@ def test_the_example_comes_to_what_it_says(model: op_models.OpModel) -> None:
     assert (work.category, work.role) == (model.category, model.role)
 
 
+TORCH_NAMES = {
+    # What the catalogue calls an argument, and what PyTorch's schemas call it.
+    "dim": {"dim"}, "dtype": {"dtype"}, "out_dtype": {"out_dtype"}, "stride": {"stride"}, "padding": {"padding"},
+    "dilation": {"dilation"}, "groups": {"groups"}, "transposed": {"transposed"}, "bias": {"bias"},
+    "output_padding": {"output_padding"}, "index": {"index", "indices"}, "index_list": {"indices"}, "beta": {"beta"},
+    "q": {"query"}, "k": {"key"}, "v": {"value"}, "mask": {"attn_bias", "bias", "attn_mask"}, "causal": {"is_causal"},
+    "cu_q": {"cum_seq_q", "cu_seqlens_q"}, "cu_k": {"cum_seq_k", "cu_seqlens_k"}, "window": {"window_size"},
+    "max_q": {"max_q", "max_seqlen_q"}, "max_k": {"max_k", "max_seqlen_k"}, "mask_type": {"custom_mask_type"},
+    "window_left": {"window_size_left"}, "window_right": {"window_size_right"}, "block_table": {"block_table"},
+    "scale_a": {"scale_a"}, "scales_a": {"scale_a"}, "scales_b": {"scale_b"}, "recipes_a": {"recipe_a"},
+    "recipes_b": {"recipe_b"}, "start": {"start"}, "end": {"end"}, "step": {"step"}, "weight": {"weight", "gamma"},
+    "w1": {"w1"}, "src": {"src", "source", "value", "self"}, "to_float": {"half_to_float"}, "elements": {"index"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model", [m for m in MODELS if m.op.startswith("aten::")], ids=lambda m: f"{m.op}-{m.arguments or 'any'}"
+)
+def test_positions_are_those_of_pytorchs_own_schema(model: op_models.OpModel) -> None:
+    torch = pytest.importorskip("torch", reason="torch knows its schemas")
+    found = torch._C._jit_get_schemas_for_operator(model.op)
+    if not found:
+        pytest.skip("an operator of another version of PyTorch")
+    names = [[argument.name for argument in schema.arguments] for schema in found]
+    for count in model.arguments or (None,):
+        overloads = [n for n in names if count is None or len(n) == count]
+        assert any(fits(model, n) for n in overloads) or not overloads, (count, overloads)
+    assert any(fits(model, n) for n in names if not model.arguments or len(n) in model.arguments), names
+
+
+def fits(model: op_models.OpModel, names: list[str]) -> bool:
+    """Whether an overload has every argument where the catalogue says; one it lacks may come later or never."""
+    return all(
+        at >= len(names) or called not in TORCH_NAMES or names[at] in TORCH_NAMES[called]
+        for called, at in model.at.items()
+    )
+
+
 def test_categories_are_those_of_the_kernel_rules() -> None:
     assert {model.category for model in MODELS} <= set(kernel_rules.categories())
 

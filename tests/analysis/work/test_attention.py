@@ -66,8 +66,8 @@ def test_a_window_that_hides_nothing_changes_nothing(q: int, k: int) -> None:
 
 
 def test_keys_and_values_are_read_once_per_kv_head() -> None:
-    work = known(FLASH, [[1, 1, 32, 128], [1, 700, 8, 128], [1, 700, 8, 128]] + [[]] * 6,
-                 [FP16] * 3 + [""] * 2 + ["Scalar"] * 4, ["", "", "", "", "", "1", "700", "0.", "False"])  # fmt: skip
+    work = known(FLASH, [[1, 1, 32, 128], [1, 700, 8, 128], [1, 700, 8, 128]] + [[]] * 7,
+                 [FP16] * 3 + [""] * 2 + ["Scalar"] * 5, [""] * 5 + ["1", "700", "0.", "False", "False"])  # fmt: skip
     assert work.kv_bytes == 2 * 2 * 700 * 8 * 128
     assert work.bytes == 2 * 2 * 700 * 8 * 128 + 2 * 2 * 32 * 128
     assert work.flops == 4 * 32 * 700 * 128
@@ -166,8 +166,68 @@ def test_unified_attention_leaves_its_context_to_the_step() -> None:
 
 
 def test_heads_that_do_not_divide_are_unknown() -> None:
-    assert call(FLASH, [[1, 10, 7, 8], [1, 10, 4, 8], [1, 10, 4, 8]], [BF16] * 3) is None
+    empty: list[list[int]] = [[]] * 7
+    assert call(FLASH, [[1, 10, 8, 8], [1, 10, 4, 8], [1, 10, 4, 8], *empty], [BF16] * 3) is not None
+    assert call(FLASH, [[1, 10, 7, 8], [1, 10, 4, 8], [1, 10, 4, 8], *empty], [BF16] * 3) is None
 
 
 def test_the_parent_is_not_counted() -> None:
     assert call("aten::scaled_dot_product_attention", [[1, 4, 10, 8]] * 3, [BF16] * 3) is None
+
+
+def test_values_may_be_of_another_size_than_keys() -> None:
+    """A prefill of latent attention: keys of 192, values of 128."""
+    q, v = [1, 10, 16, 192], [1, 10, 16, 128]
+    work = known("flash_attn::_flash_attn_forward", [q, q, v, [], [], [], [], []], [BF16] * 3 + ["Scalar"] * 5,
+                 ["", "", "", "0.", "0.07", "False", "-1", "-1"])  # fmt: skip
+    assert work.flops == 2 * 16 * 100 * (192 + 128)
+    assert work.kv_bytes == 2 * 10 * 16 * (192 + 128)
+    assert work.bytes == 2 * 2 * 10 * 16 * (192 + 128)
+
+
+def test_latent_queries_are_scored_against_the_values() -> None:
+    """One token over 700 latent keys: 64 rotated numbers against K, 512 against V, which is also what is summed."""
+    dims: list[list[int]] = [[1, 16, 64], [700, 1, 64], [700, 1, 512], [], [], [1, 16, 512], [], [2], [2]]
+    dims += [[] for _ in range(18)]
+    types = [BF16] * 3 + ["", "", BF16, "", "int", "int"] + [""] * 3 + ["Scalar"] * 2 + [""] * 9 + ["Scalar"] * 4
+    concrete = [""] * 12 + ["1", "700"] + [""] * 10 + ["True", "-1", "-1"]
+    work = known("flash_attn_3::fwd", dims, types, concrete)
+    assert work.flops == 2 * 16 * 700 * (576 + 512)
+    assert work.kv_bytes == 2 * 700 * 576
+    assert work.bytes == 2 * (700 * 576 + 16 * (576 + 512))
+
+
+@pytest.mark.parametrize(("window", "keys"), [("0", 700), ("128", 128), ("1", 1)])
+def test_the_memory_efficient_kernels_window_includes_the_query_itself(window: str, keys: int) -> None:
+    dims = [[1, 1, 8, 64], [1, 700, 8, 64], [1, 700, 8, 64]] + [[]] * 11
+    concrete = ["", "", "", "", "", "", "1", "700", "0.", "2", "False", "", "", window]
+    work = known("aten::_efficient_attention_forward", dims, [FP16] * 3 + [""] * 3 + ["Scalar"] * 8, concrete)
+    assert work.flops == 4 * 8 * keys * 64
+
+
+def test_scales_stand_before_the_window_where_there_are_any() -> None:
+    fp8 = "c10::Float8_e4m3fn"
+    dims = [[1, 1, 8, 64], [1, 700, 8, 64], [1, 700, 8, 64]] + [[]] * 15
+    concrete = ["", "", "", "", "", "1", "700", "0.", "True", "False", "", "", "", "", "127", "0", "", ""]
+    work = known(FLASH, dims, [fp8] * 3 + [""] * 15, concrete)
+    assert work.flops == 4 * 8 * 128 * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "q", "sizes"),
+    [
+        ("_C::paged_attention_v1", 1, [32, 64, 128], (32, 1, 64, 8, 128)),
+        ("_C::paged_attention_v2", 4, [32, 64, 128], (32, 1, 64, 8, 128)),
+        ("sgl_kernel::cutlass_mla_decode", 1, [32, 128, 512], (32, 1, 128, 1, 576)),
+        ("_flashmla_C::fwd_kvcache_mla", 0, [32, 2, 128, 576], (32, 2, 128, 1, 576)),
+        ("vllm::unified_mla_attention_with_output", 0, [888, 16, 192], (None, 888, 16, None, 192)),
+    ],
+)
+def test_a_paged_cache_tells_sizes_but_no_context(
+    name: str, before: int, q: list[int], sizes: tuple[int | None, ...]
+) -> None:
+    rope = [[32, 128, 64]] if "cutlass" in name else [[9000, 8, 16, 16, 8]]
+    dims = [[1]] * before + [q, *rope, [9000, 8, 128, 16], []]
+    work = known(name, dims, [BF16] * (before + 3) + ["Scalar"], [""] * (before + 3) + ["8"])
+    assert (work.flops, work.bytes, work.kv_bytes) == (None, None, None)
+    assert (work.batch, work.q_len, work.heads, work.kv_heads, work.head_dim) == sizes

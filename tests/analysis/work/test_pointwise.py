@@ -91,17 +91,37 @@ def test_a_cache_write_pays_for_what_it_writes_not_for_the_pool() -> None:
     assert known("_C_cache_ops::reshape_and_cache_flash", dims, types).bytes == 2 * (24 * 2 + 24) + 24
 
 
-def test_norms_read_and_write_their_rows() -> None:
-    assert known("_C::rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"]).bytes == 2 * (24 + 24 + 8)
-    fused = known("_C::fused_add_rms_norm", [[3, 8], [3, 8], [8], []], [BF16] * 3 + ["Scalar"])
-    assert fused.bytes == 2 * (4 * 24 + 8)
-    without_weight = known("aten::rms_norm", [[3, 8], [], [], []], [BF16, "ScalarList", "", "Scalar"])
-    assert without_weight.bytes == 2 * (24 + 24)
+def test_arguments_tell_how_long_a_sequence_is() -> None:
+    out = known("aten::arange", [[], [], [], [0]], ["Scalar"] * 3 + [INT64], ["5", "12", "2", ""])
+    assert (out.flops, out.bytes) == (0, 8 * 4)  # 5, 7, 9, 11
+    assert known("aten::arange", [[]] * 6, ["Scalar"] * 6, ["0", "11", "3", "0", "", ""]).bytes == 4 * 11
+    assert known("aten::arange", [[]] * 7, ["Scalar"] * 7, ["9", "3", "-2", "", "", "", ""]).bytes == 8 * 3
+    assert call("aten::arange", [[], [], [], [0]], ["Scalar"] * 3 + [INT64], ["0", "1", "0.1", ""]) is None
 
 
-def test_partial_rotation_moves_only_what_it_turns() -> None:
-    """Heads of 8, of which 4 elements turn: half of q and k."""
-    dims, types = [[3], [3, 16], [3, 8], [], [100, 4], []], [INT64, BF16, BF16, "Scalar", BF16, "Scalar"]
-    work = known("_C::rotary_embedding", dims, types, ["", "", "", "8", "", "True"])
-    assert work.flops == 3 * 36  # 3 tokens x (16 + 8) / 2 elements, 6 FLOPs per pair
-    assert work.bytes == 2 * 2 * 36 + 3 * 4 * 2 + 3 * 8
+def test_a_list_of_indices_is_not_recorded() -> None:
+    taken = known("aten::index", [[9, 4], []], [BF16, ""], ["", ""])
+    assert (taken.flops, taken.bytes) == (0, None)
+    put = known("aten::_index_put_impl_", [[9, 4], [], [2, 4], [], []], [BF16, "", BF16, "Scalar", "Scalar"])
+    assert (put.flops, put.bytes, put.bytes_min) == (0, None, 2 * 8 + 2 * 8)
+
+
+def test_elements_written_by_an_index_pay_for_the_index_not_for_the_target() -> None:
+    types = [FP32, "Scalar", INT64, "Scalar"]
+    assert known("aten::scatter_", [[1000, 8], [], [3, 2], []], types, ["", "0", "", "1"]).bytes == 6 * 8 + 6 * 4
+    types = [FP32, "Scalar", INT64, FP32]
+    assert known("aten::scatter_", [[1000, 8], [], [3, 2], [5, 5]], types).bytes == 6 * 8 + 6 * 4 + 6 * 4
+
+
+def test_adding_to_places_reads_them_first() -> None:
+    types = [FP32, "Scalar", INT64, FP32]
+    added = known("aten::scatter_add_", [[50], [], [90], [90]], types)
+    assert (added.flops, added.bytes) == (90, 90 * (8 + 4 + 2 * 4))
+    rows = known("aten::index_add_", [[64, 16], [], [3], [3, 16], []], [BF16, "Scalar", INT64, BF16, "Scalar"])
+    assert (rows.flops, rows.bytes) == (48, 3 * 8 + 48 * 2 + 2 * 48 * 2)
+
+
+def test_a_power_of_a_tensor_reads_both() -> None:
+    assert known("aten::pow", [[6], []], [BF16, "Scalar"], ["", "2"]).bytes == 6 * 2 + 6 * 2
+    assert known("aten::pow", [[6], [6]], [BF16, BF16]).bytes == 6 * 2 * 3
+    assert known("aten::clamp", [[6], [], []], [INT64, "Scalar", ""], ["", "0.5", ""]).bytes == 6 * 8 + 6 * 4

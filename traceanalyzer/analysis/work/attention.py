@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from traceanalyzer.analysis.shapes import Signature, integer, numel
-from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, value
+from traceanalyzer.analysis.shapes import Signature, numel
+from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, number, value
 from traceanalyzer.catalog.op_models import OpModel
 
 
@@ -50,7 +50,7 @@ def attention(model: OpModel, sig: Signature) -> OpWork | None:
     cu_q = named(model, sig, "cu_q")
     packed = len(q.shape) == 3 or cu_q is not None
     heads_first = model.options.get("layout") == "bhsd" and not packed
-    base = _heads(model, q, k, heads_first)
+    base = _heads(model, q, k.shape[1] if heads_first else k.shape[-2], heads_first)
     if base.heads is None or base.kv_heads is None or base.kv_heads == 0 or base.heads % base.kv_heads:
         return None
     tokens = numel(q.shape) // max(base.heads * q.shape[-1], 1)
@@ -64,19 +64,36 @@ def attention(model: OpModel, sig: Signature) -> OpWork | None:
         return replace(base, q_len=tokens)
     packed_lengths = _packed(model, sig, k, tokens, sequences)
     if packed_lengths is None:
-        each = tokens // sequences if integer(value(model, sig, "max_q")) == tokens / sequences else None
+        each = tokens // sequences if number(model, sig, "max_q") == tokens / sequences else None
         return replace(base, batch=sequences, q_len=each)
     return _counted(model, sig, base, packed_lengths, (q, k, v))
 
 
-def _heads(model: OpModel, q: Operand, k: Operand, heads_first: bool) -> OpWork:
+def paged(model: OpModel, sig: Signature) -> OpWork | None:
+    """Attention over a cache kept in pages, by an op that records no context: sizes without FLOPs and bytes.
+
+    q is (B, H, D), one query per sequence, or (B, S, H, D), or (T, H, D) where the catalogue says `packed`. Latent
+    attention has one head of keys, and its queries may come in two parts (`q_rope`), which are added.
+    """
+    q, rotated = named(model, sig, "q"), named(model, sig, "q_rope")
+    if q is None or not 3 <= len(q.shape) <= 4:
+        return None
+    kv_heads = number(model, sig, "kv_heads") if "kv_heads" in model.at else model.options.get("kv_heads")
+    base = _heads(model, q, int(kv_heads) if kv_heads else None, heads_first=False)
+    base = replace(base, head_dim=q.shape[-1] + (rotated.shape[-1] if rotated and rotated.shape else 0))
+    if "packed" in model.options:
+        return replace(base, q_len=q.shape[0])
+    return replace(base, batch=q.shape[0], q_len=1 if len(q.shape) == 3 else q.shape[1])
+
+
+def _heads(model: OpModel, q: Operand, kv_heads: int | None, heads_first: bool) -> OpWork:
     return OpWork(
         model=model.kind,
         category=model.category,
         role=model.role,
         dtype=q.dtype.word,
         heads=q.shape[1] if heads_first else q.shape[-2],
-        kv_heads=k.shape[1] if heads_first else k.shape[-2],
+        kv_heads=kv_heads,
         head_dim=q.shape[-1],
     )
 
@@ -90,7 +107,7 @@ def _dense(q: Operand, k: Operand, heads_first: bool, paged: bool) -> _Lengths |
 
 def _packed(model: OpModel, sig: Signature, k: Operand, tokens: int, sequences: int) -> _Lengths | None:
     """The lengths of a packed batch, from its totals and its longest sequence; None where the keys are not told."""
-    longest_q, longest_k = integer(value(model, sig, "max_q")), integer(value(model, sig, "max_k"))
+    longest_q, longest_k = number(model, sig, "max_q"), number(model, sig, "max_k")
     pool = named(model, sig, "block_table") is not None or (len(k.shape) > 3 and k.shape[0] != 1)
     same_q = sequences == 1 or (longest_q is not None and tokens == sequences * longest_q)
     if not pool:
@@ -117,7 +134,8 @@ def _counted(
         return None
     mask = _mask(model, sig)
     pairs = lengths.count * _pairs(lengths.q, lengths.k, mask)
-    head_dims = q.shape[-1] + v.shape[-1]
+    latent = named(model, sig, "q_latent")  # scored against V, where the rest of q is scored against K
+    head_dims = q.shape[-1] + v.shape[-1] + (latent.shape[-1] if latent and latent.shape else 0)
     keys = lengths.count * _keys(lengths.q, lengths.k, mask)
     kv_bytes = keys * base.kv_heads * (k.shape[-1] * _stored(k) + v.shape[-1] * _stored(v))
     out = named(model, sig, "out")
@@ -125,11 +143,12 @@ def _counted(
     tokens = lengths.count * lengths.q
     moved = tokens * base.heads * (q.shape[-1] * q.dtype.bytes + v.shape[-1] * out_bytes) + kv_bytes
     bias = named(model, sig, "mask")
+    moved += sum(o.bytes for o in (bias, latent) if o)
     same = not lengths.estimated
     return replace(
         base,
         flops=2.0 * base.heads * pairs * head_dims,
-        bytes=moved + (bias.bytes if bias else 0),
+        bytes=moved,
         batch=lengths.count,
         q_len=_whole(lengths.q) if same else None,
         kv_len=_whole(lengths.k) if same else None,
@@ -147,7 +166,10 @@ def _mask(model: OpModel, sig: Signature) -> _Mask:
     kind = value(model, sig, "mask_type")
     causal = value(model, sig, "causal") in ("True", "1") or kind in ("1", "2")
     bottom_right = model.options.get("align") == "bottom_right" or kind == "2"
-    left, right = integer(value(model, sig, "window_left")), integer(value(model, sig, "window_right"))
+    left, right = number(model, sig, "window_left"), number(model, sig, "window_right")
+    window = number(model, sig, "window")  # the query's own position included
+    if window:
+        left = window - 1
     return _Mask(
         bottom_right=bottom_right,
         left=None if left is None or left < 0 else left,

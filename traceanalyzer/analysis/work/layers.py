@@ -6,17 +6,14 @@ in the catalogue), so compare bytes, not FLOPs, with other tools.
 
 from __future__ import annotations
 
-from traceanalyzer.analysis.shapes import Signature, integer, numel
+from traceanalyzer.analysis.shapes import Signature, numel
 from traceanalyzer.analysis.work.dtypes import FP32, scalar_type
-from traceanalyzer.analysis.work.opwork import OpWork, named, value
+from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, number, value, work
 from traceanalyzer.catalog.op_models import OpModel
 
 SOFTMAX_FLOPS = 5  # maximum, subtraction, exponential, sum, division
 ROPE_FLOPS = 3  # per element: four products and two sums turn a pair
-
-
-def _work(model: OpModel, flops: float, moved: float, dtype: str | None) -> OpWork:
-    return OpWork(model.kind, model.category, model.role, float(flops), float(moved), dtype)
+NORM_FLOPS = 4  # of a root mean square norm, per element: square, sum, scale, weight
 
 
 def norm(model: OpModel, sig: Signature) -> OpWork | None:
@@ -28,11 +25,11 @@ def norm(model: OpModel, sig: Signature) -> OpWork | None:
     out = named(model, sig, "out")
     moved = x.bytes + size * (out or x).dtype.bytes
     residual = named(model, sig, "residual")
-    if "residual" in model.at and residual is None:
+    if "residual" in model.at and residual is None and model.options.get("residual") != "optional":
         return None
     moved += 2 * residual.bytes if residual else 0
-    moved += sum(o.bytes for o in (named(model, sig, "weight"), named(model, sig, "bias")) if o)
-    return _work(model, size * int(model.options["flops_per_element"]), moved, x.dtype.word)
+    moved += sum(o.bytes for o in (named(model, sig, name) for name in ("weight", "bias", "scale")) if o)
+    return work(model, size * int(model.options["flops_per_element"]), moved, x.dtype.word)
 
 
 def softmax(model: OpModel, sig: Signature) -> OpWork | None:
@@ -44,22 +41,63 @@ def softmax(model: OpModel, sig: Signature) -> OpWork | None:
     if value(model, sig, "to_float") == "True":
         written = FP32
     size = numel(x.shape)
-    return _work(model, SOFTMAX_FLOPS * size, x.bytes + size * written.bytes, x.dtype.word)
+    return work(model, SOFTMAX_FLOPS * size, x.bytes + size * written.bytes, x.dtype.word)
 
 
 def rope(model: OpModel, sig: Signature) -> OpWork | None:
-    """Rotary embedding in place on q (and k): the rotated elements read and written, one table row per token."""
+    """Rotary embedding of q (and k): the rotated elements read and written, one table row per token.
+
+    Where the same kernel also stores k and v in the cache, v is read and both are written besides.
+    """
     q, k = named(model, sig, "q"), named(model, sig, "k")
     table, positions = named(model, sig, "table"), named(model, sig, "positions")
     if q is None or table is None or positions is None or len(table.shape) != 2:
         return None
-    head = integer(value(model, sig, "head_size"))
-    share = min(table.shape[1] / head, 1.0) if head and head > 0 else 1.0
-    rotated = sum(numel(o.shape) for o in (q, k) if o) * share
-    moved = 2 * rotated * q.dtype.bytes
-    rows = min(numel(positions.shape), table.shape[0])
-    moved += rows * table.shape[1] * table.dtype.bytes + positions.bytes
-    return _work(model, ROPE_FLOPS * rotated, moved, q.dtype.word)
+    head = number(model, sig, "head_size") if "head_size" in model.at else q.shape[-1] if len(q.shape) == 3 else None
+    rotated = sum(numel(o.shape) for o in (q, k) if o) * _turned(table, head)
+    moved = 2 * rotated * q.dtype.bytes + _rows(table, positions)
+    stored = named(model, sig, "v")
+    if stored and k:
+        moved += stored.bytes + (numel(k.shape) + numel(stored.shape)) * stored.dtype.bytes
+    return work(model, ROPE_FLOPS * rotated, moved, q.dtype.word)
+
+
+def norm_rope(model: OpModel, sig: Signature) -> OpWork | None:
+    """A norm of every head of q and k, then their rotation, in place in the packed q, k and v of each token."""
+    qkv, table, positions = named(model, sig, "x"), named(model, sig, "table"), named(model, sig, "positions")
+    q_heads, k_heads, head = (number(model, sig, name) for name in ("q_heads", "k_heads", "head_size"))
+    if qkv is None or table is None or positions is None or len(qkv.shape) != 2 or len(table.shape) != 2:
+        return None
+    if q_heads is None or k_heads is None or not head or (q_heads + k_heads) * head > qkv.shape[1]:
+        return None
+    normed = qkv.shape[0] * (q_heads + k_heads) * head
+    weights = sum(o.bytes for o in (named(model, sig, "weight"), named(model, sig, "bias")) if o)
+    flops = normed * (NORM_FLOPS + ROPE_FLOPS * _turned(table, head))
+    return work(model, flops, 2 * normed * qkv.dtype.bytes + weights + _rows(table, positions), qkv.dtype.word)
+
+
+def _turned(table: Operand, head: int | None) -> float:
+    """The share of a head that is rotated: the table is as wide as that part."""
+    return min(table.shape[1] / head, 1.0) if head and head > 0 else 1.0
+
+
+def _rows(table: Operand, positions: Operand) -> int:
+    """Bytes of the positions and of the table's rows that they name."""
+    return min(numel(positions.shape), table.shape[0]) * table.shape[1] * table.dtype.bytes + positions.bytes
+
+
+def stream(model: OpModel, sig: Signature) -> OpWork | None:
+    """One pass over all operands that the catalogue names, each read or written once; `x` counts the FLOPs.
+
+    A result that is returned, not given, is `returned` bytes per element of x.
+    """
+    x = named(model, sig, "x")
+    if x is None or not x.shape or ("out" in model.at and named(model, sig, "out") is None):
+        return None
+    size = numel(x.shape)
+    moved = sum(o.bytes for o in (named(model, sig, name) for name in model.at) if o)
+    moved += size * int(model.options.get("returned", 0))
+    return work(model, size * int(model.options["flops_per_element"]), moved, x.dtype.word)
 
 
 def transform(model: OpModel, sig: Signature) -> OpWork | None:
@@ -69,4 +107,4 @@ def transform(model: OpModel, sig: Signature) -> OpWork | None:
         return None
     size = numel(out.shape)
     flops = size * int(model.options["flops_per_element"])
-    return _work(model, flops, x.bytes + size * out.dtype.bytes, x.dtype.word)
+    return work(model, flops, x.bytes + size * out.dtype.bytes, x.dtype.word)

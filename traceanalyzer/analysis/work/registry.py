@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from traceanalyzer.analysis.shapes import Signature
-from traceanalyzer.analysis.work.attention import attention
+from traceanalyzer.analysis.work.attention import attention, paged
 from traceanalyzer.analysis.work.convolution import convolution
 from traceanalyzer.analysis.work.experts import experts, grouped, packed
 from traceanalyzer.analysis.work.gemm import gemm, gemv
-from traceanalyzer.analysis.work.layers import norm, rope, softmax, transform
+from traceanalyzer.analysis.work.layers import norm, norm_rope, rope, softmax, stream, transform
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.analysis.work.pointwise import (
     concat,
@@ -36,6 +36,7 @@ FORMULAS: Mapping[str, Formula] = {
     "grouped": grouped,
     "packed_experts": packed,
     "attention": attention,
+    "paged_attention": paged,
     "convolution": convolution,
     "elementwise": elementwise,
     "copy": copy,
@@ -48,6 +49,8 @@ FORMULAS: Mapping[str, Formula] = {
     "norm": norm,
     "softmax": softmax,
     "rope": rope,
+    "norm_rope": norm_rope,
+    "stream": stream,
     "transform": transform,
     "reduce": reduction,
     "scan": scan,
