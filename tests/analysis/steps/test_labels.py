@@ -15,7 +15,14 @@ CASES = [
     ),
     (
         "execute_context_1(888_788544)_generation_0(0)",
-        {"phase": "prefill", "tokens": 888, "prefill_tokens": 888, "prefill_sequences": 1},
+        {
+            "phase": "prefill",
+            "tokens": 888,
+            "prefill_tokens": 888,
+            "prefill_sequences": 1,
+            "context_sum": 888,
+            "query_context_sum": 888 * 888,
+        },
     ),
     (
         "execute_context_2(6144)_generation_3(3)",

@@ -3,7 +3,7 @@
 Grammars, each taken from the engine's own source or from a recorded trace:
 
     vLLM        execute_context_1(888)_generation_0(0), execute_context_1(888_788544)_generation_0(0) (tokens and the
-                sum of squared query lengths), execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086...),
+                sum of squared lengths), execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086...),
                 execute_new_1_cached_3 (older: how many requests are new says little about the phase of the others)
     SGLang      step[EXTEND bs=2 toks=12 c_sk=20 c_sqsk=120], step[DECODE bs=8 g_sq=8 ...], MIXED, VERIFY, DRAFT, IDLE
     ATOM        prefill[bs=2 tok=14721 ctx=[7803, 6918]], decode[bs=117/128 tok=117] (real/padded), draft[1/3 bs=8]
@@ -54,7 +54,7 @@ _MOST_CHARACTERS = 500
 _MOST = 2**53
 """The largest count a float holds exactly; no step has more of anything."""
 
-_VLLM = re.compile(r"^execute_context_(\d+)\((\d+)(?:_\d+)?\)_generation_(\d+)\((\d+)(?:_\d+)?\)", re.ASCII)
+_VLLM = re.compile(r"^execute_context_(\d+)\((\d+)(?:_(\d+))?\)_generation_(\d+)\((\d+)(?:_\d+)?\)", re.ASCII)
 _SUMS = r"\(sq(\d+)sk(\d+)sqsq\d+sqsk(\d+)\)"
 _VLLM_DETAILED = re.compile(rf"^execute_(\d+)_context_(\d+){_SUMS}_generation_(\d+){_SUMS}", re.ASCII)
 _VLLM_OLD = re.compile(r"^execute_new_(\d+)_cached_(\d+)", re.ASCII)
@@ -178,11 +178,15 @@ def _vllm_detailed(name: str) -> Label | None:
 
 
 def _vllm(name: str) -> Label | None:
+    """Where a single prompt's square is its tokens', its queries are all its keys: it has no cached prefix."""
     match = _VLLM.match(name)
     if not match:
         return None
-    n = [int(g) for g in match.groups()]
-    return _split(f"execute_context_{n[0]}_generation_{n[2]}", "vLLM", (n[0], n[1]), (n[2], n[3]), nan, nan)
+    prefills, tokens, decodes, decoded = (int(match[group]) for group in (1, 2, 4, 5))
+    alone = (prefills, decodes) == (1, 0) and match[3] is not None and int(match[3]) == tokens**2
+    context, pairs = (float(tokens), float(tokens**2)) if alone else (nan, nan)
+    text = f"execute_context_{prefills}_generation_{decodes}"
+    return _split(text, "vLLM", (prefills, tokens), (decodes, decoded), context, pairs)
 
 
 def _vllm_old(name: str) -> Label | None:

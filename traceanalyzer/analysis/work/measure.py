@@ -23,13 +23,14 @@ from traceanalyzer.analysis.work.calls import works_of_calls
 from traceanalyzer.analysis.work.columns import Floats, Ints, columns, numbers, objects, spread
 from traceanalyzer.analysis.work.doers import NEUTRAL, Names, doers, names_of
 from traceanalyzer.analysis.work.dtypes import recorded
+from traceanalyzer.analysis.work.gathers import gathered
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.analysis.work.siblings import from_siblings
 from traceanalyzer.analysis.work.splitk import split_k_sums
 from traceanalyzer.trace.tables import KERNEL, MEMCPY, MEMSET, MISSING, Trace
 
 TENSOR_DTYPES = frozenset({"fp16", "bf16", "tf32", "fp8", "int8", "fp4", "int4"})
-SOURCES = ("none", "shapes", "siblings")
+SOURCES = ("none", "shapes", "siblings", "grid")
 
 _WITHIN_DEVICE = re.compile(r"DtoD|DeviceToDevice|D2D")
 _OPAQUE = re.compile(r"OpaqueType<(\d+)u?>|CatArray\w*<([\w: ]+?)\s*,")
@@ -45,10 +46,10 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
             and dtype.
 
     Returns:
-        Columns flops, bytes, weight_bytes, kv_bytes, bytes_min, weight_bytes_min, weight_bytes_max (f64, NaN unknown, the
-        last three bounds where `OpWork` has them); dtype, category, role (object); source (object:
-        "shapes" of its op, "siblings", "none"); tensor_core i8 (1, 0, -1 unknown); m, n, k, batch, q_len, kv_len,
-        heads, kv_heads, head_dim (i64, MISSING unknown); estimated (bool: rests on an assumption, see `OpWork`).
+        Columns flops, bytes, weight_bytes, kv_bytes, bytes_min, weight_bytes_min, weight_bytes_max (f64, NaN unknown,
+        the last three bounds where `OpWork` has them); dtype, category, role (object); source (object: "shapes" of its
+        op, "siblings", "grid", "none"); tensor_core i8 (1, 0, -1 unknown); m, n, k, batch, q_len, kv_len, heads,
+        kv_heads, head_dim (i64, MISSING unknown); estimated (bool: rests on an assumption, see `OpWork`).
     """
     table = activity.table
     found, works = works_of_calls(trace, activity)
@@ -66,9 +67,11 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
     _untyped(trace, table, works, done, share, out)
     _transfers(trace, table, out)
     split_k_sums(trace, table, works, done, share, out)
+    by_grid = gathered(trace, table, done, out)
     out["tensor_core"], out["dtype"] = _units(works, done, names, out, activity.on_cpu)
     known = out["bytes"].notna() | (out["flops"].notna() & (table["kind"] == KERNEL))
-    out["source"] = objects(spread(SOURCES, np.where(known, 1 + borrowed, 0)))
+    source = np.select([~known, by_grid, borrowed], [SOURCES.index(word) for word in ("none", "grid", "siblings")], 1)
+    out["source"] = objects(spread(SOURCES, source))
     return out
 
 

@@ -1,0 +1,194 @@
+"""The work of attention whose op does not record the context: from what the step's label says of it.
+
+Serving engines keep the cache in pages, so an attention op shows the tokens, heads and head size but not how many keys
+are read. The step's label may: the sum of context lengths (keys) and the sum of query length x key length over its
+sequences. With them F = 2 H P (d_qk + d_v) and the keys' and values' bytes follow as in `work.attention`, at the size
+in which the cache stores them (the type of the tensor that the cache's write ops record, else that of K).
+
+P is halved where a causal mask hides half: query length squared / 2 per sequence of several queries. The sum of squares
+is exact for one sequence, for sequences that attend to themselves only, and where all have one query; else equal
+lengths are assumed. A sliding window hides more: such a kernel's FLOPs stay unknown, and its bytes too unless the
+sequences have no past, when every key is some query's own.
+
+What could be wrong: a window that neither the op nor the kernel's name tells makes the figures too high, so only where
+the name of the kernel states its mask they are no estimate. A step that runs several attention kernels in one op (one
+for the prompts, one for the decodes) does not tell which did what, so both stay unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.kernels import HELPER_ROLES
+from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
+from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, objects
+from traceanalyzer.analysis.work.opwork import named, value
+from traceanalyzer.catalog import op_models
+from traceanalyzer.trace.tables import KERNEL, Trace
+
+_MASKED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*Causal")
+"""Names that say which mask the kernel applies."""
+_WINDOWED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*SlidingOrChunked")
+_PHASES = ("prefill", "decode", "mixed")
+_MOST_PADDING = 2
+"""A graph's batch is less than this many times the tokens in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An attention call: query tokens, bytes of queries and output, FLOPs per pair, cache bytes per key."""
+
+    tokens: int
+    moved: float
+    flops_per_pair: float
+    bytes_per_key: float
+    causal: bool
+    windowed: bool
+
+
+def fill_attention(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray
+) -> pd.DataFrame:
+    """The work table with the attention filled in whose step tells its context, marked by the source "annotation".
+
+    Args:
+        trace, activity: what was read, and what ran.
+        work: as `measure` returns it.
+        steps: `Steps.table`.
+        activity_step: the step of every row, MISSING where it belongs to none.
+    """
+    rows = _asking(activity.table, work, activity_step)
+    if not len(rows):
+        return work
+    op = activity.table["op"].to_numpy(np.int64)[rows]
+    step = steps.set_index("step").loc[activity_step[rows]].reset_index(drop=True)
+    calls, at = _calls(trace, op)
+    names = activity.table["name"].to_numpy(np.int64)[rows]
+    windowed, plain = _named(trace, names, _WINDOWED), _named(trace, names, _MASKED)
+    column = {
+        field: np.array([np.nan if c is None else getattr(c, field) for c in calls], np.float64)[at]
+        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "windowed")
+    }
+    windowed |= column["windowed"] == 1
+    keys = step["context_sum"].to_numpy(np.float64)
+    alone = keys == step["tokens"].to_numpy(np.float64)
+    pairs, exact = _pairs(step, column["causal"] == 1)
+    told = _same_tokens(step, column["tokens"]) & step["phase"].isin(_PHASES).to_numpy() & (alone | ~windowed)
+    keys = np.where(told, keys, np.nan)
+    flops = column["flops_per_pair"] * np.where(windowed | np.isnan(keys), np.nan, pairs)
+    cached = keys * column["bytes_per_key"]
+    return _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)))
+
+
+def _asking(table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray) -> Ints:
+    """Rows of attention kernels without work, each the only one of its op."""
+    attention = (work["category"] == "attention").to_numpy() & ~work["role"].isin(HELPER_ROLES).to_numpy()
+    attention &= (table["kind"].to_numpy() == KERNEL) & (table["op"].to_numpy() >= 0)
+    single = ~table["op"].where(attention).duplicated(keep=False).to_numpy()
+    unknown = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy()
+    return np.flatnonzero(attention & single & unknown & (work["heads"].to_numpy() > 0) & (step >= 0))
+
+
+def _named(trace: Trace, names: Ints, pattern: re.Pattern[str]) -> Bools:
+    codes, at = np.unique(names, return_inverse=True)
+    found: Bools = np.array([pattern.search(trace.text(int(code))) is not None for code in codes], np.bool_)[at]
+    return found
+
+
+def _calls(trace: Trace, op: Ints) -> tuple[list[_Call | None], Ints]:
+    """The distinct attention calls among some ops, and which of them each is."""
+    stored = _stored_bytes(trace)
+    columns = ["name", "dims", "types", "concrete", "strides"]
+    distinct, at = np.unique(trace.ops[columns].to_numpy(np.int64)[op], axis=0, return_inverse=True)
+    texts = [[trace.text(code) for code in call] for call in distinct.tolist()]
+    return [_call(name, signature(*arguments), stored) for name, *arguments in texts], at.ravel().astype(np.int64)
+
+
+def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
+    model = op_models.find(name)
+    if model is None or model.kind != "attention":
+        return None
+    q, k, v = named(model, sig, "q"), named(model, sig, "k"), named(model, sig, "v")
+    if q is None or k is None or v is None or model.options.get("layout") == "bhsd":
+        return None
+    heads, kv_heads, size, value_size = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
+    tokens = numel(q.shape) // max(heads * size, 1)
+    out = named(model, sig, "out")
+    written = out.dtype.bytes if out else max(q.dtype.bytes, 2)  # fp8 queries answer in 16 bits
+    left = integer(value(model, sig, "window_left"))
+    return _Call(
+        tokens=tokens,
+        moved=float(tokens * heads * (size * q.dtype.bytes + value_size * written)),
+        flops_per_pair=2.0 * heads * (size + value_size),
+        bytes_per_key=float(kv_heads * (size + value_size) * (stored or k.dtype.bytes)),
+        causal="causal" not in model.at or value(model, sig, "causal") in ("True", "1"),
+        windowed=left is not None and left >= 0,
+    )
+
+
+def _stored_bytes(trace: Trace) -> float | None:
+    """Bytes per element of the KV cache, where the ops that write it agree on one type."""
+    sizes = set()
+    for name in np.unique(trace.ops["name"].to_numpy()).tolist():
+        model = op_models.find(trace.text(name))
+        if model is None or model.role != "kv_write":
+            continue
+        calls = trace.ops.loc[trace.ops["name"] == name, ["dims", "types"]].drop_duplicates()
+        for dims, types in calls.to_numpy(np.int64).tolist():
+            cache = named(model, signature(trace.text(dims), trace.text(types), "", ""), "dst_a")
+            sizes.add(cache.dtype.bytes if cache else None)
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _same_tokens(step: pd.DataFrame, tokens: Floats) -> Bools:
+    """Whether an op ran over the step's tokens (with padding): not another model's, nor a part of them."""
+    stated = step["tokens"].to_numpy(np.float64)
+    padded = stated + step["padded_tokens"].fillna(0.0).to_numpy(np.float64)
+    same: Bools = (tokens == padded) | ((tokens >= stated) & (tokens < _MOST_PADDING * stated))
+    return same
+
+
+def _pairs(step: pd.DataFrame, causal: Bools) -> tuple[Floats, Bools]:
+    """Query-key pairs that the mask keeps, and whether no lengths had to be assumed equal."""
+    fact = {name: step[name].to_numpy(np.float64) for name in step.columns if name not in ("phase", "evidence")}
+    keys, tokens, sequences = fact["context_sum"], fact["tokens"], fact["sequences"]
+    product = fact["query_context_sum"]
+    product = np.where(np.isnan(product) & (tokens == sequences), keys, product)
+    product = np.where(np.isnan(product) & (sequences == 1), tokens * keys, product)
+    squares, exact = np.zeros(len(step)), np.ones(len(step), np.bool_)
+    for kind in ("prefill", "decode"):
+        several = fact[f"{kind}_tokens"] > fact[f"{kind}_sequences"]
+        count = np.where(several, fact[f"{kind}_sequences"], 1.0)
+        squares += np.where(several, fact[f"{kind}_tokens"] ** 2 / np.maximum(count, 1.0), 0.0)
+        exact &= ~several | (count == 1)
+    unsplit = np.isnan(fact["prefill_tokens"] + fact["decode_tokens"]) & (tokens != sequences)
+    own = (keys == tokens) & (fact["prefill_sequences"] == sequences)  # then the squares are the products
+    squares = np.where(own & ~np.isnan(product), product, squares)
+    kept = np.where(unsplit & causal, np.nan, product - np.where(causal, squares / 2, 0.0))
+    return kept, exact | own | ~causal
+
+
+def _filled(
+    work: pd.DataFrame, rows: Ints, flops: Floats, moved: Floats, cached: Floats, assumed: Bools
+) -> pd.DataFrame:
+    known = ~np.isnan(moved)
+    given = {
+        "flops": flops,
+        "bytes": moved,
+        "kv_bytes": cached,
+        "estimated": assumed,
+    }
+    out = work.copy()
+    for name, values in given.items():
+        column = out[name].to_numpy(copy=True)
+        column[rows[known]] = values[known]
+        out[name] = column
+    source = out["source"].to_numpy(object, copy=True)
+    source[rows[known]] = "annotation"
+    out["source"] = objects(source)
+    return out
