@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceanalyzer.findings import cat
 from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
 from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, merged, shortened
 from traceanalyzer.findings.model import Fact
@@ -43,7 +44,11 @@ def math_attention(subject: PhaseSubject) -> Answer:
 
 
 def _regions(subject: PhaseSubject) -> np.ndarray:
-    """Numbers the stretches from a batched product to the next one that have a softmax between them; -1 outside."""
+    """Numbers the stretches from a batched product to the next one that have a softmax between them; -1 outside.
+
+    Copies right before the first product that repeat keys and values for every query head belong to it: fused attention
+    reads the heads as they are.
+    """
     out = np.full(len(subject.rows), -1, np.int64)
     products = np.flatnonzero(subject.is_batched)
     softmax = np.concatenate(([0], np.cumsum(subject.of_category("softmax"))))
@@ -52,28 +57,66 @@ def _regions(subject: PhaseSubject) -> np.ndarray:
     first, second = products[:-1], products[1:]
     pair = (step[first] == step[second]) & (softmax[second] > softmax[first + 1]) & (weight[second] == weight[first])
     for number, (begin, end) in enumerate(zip(first[pair], second[pair], strict=True)):
-        out[begin : end + 1] = number
+        out[_repeats(subject, int(begin), out) : end + 1] = number
     return out
 
 
+def _repeats(subject: PhaseSubject, product: int, taken: np.ndarray) -> int:
+    """The first of the copies right before a product that write one of its large operands."""
+    at = product
+    operand = _keys_bytes(subject)[product]
+    copied, step = subject.column("bytes"), subject.rows["step"].to_numpy()
+    copies = subject.of_category("copy") & ~cat.cache_copies(subject)
+    while at > 0 and copies[at - 1] and taken[at - 1] < 0 and step[at - 1] == step[product]:
+        if not operand < copied[at - 1] <= 2.1 * operand:
+            break
+        at -= 1
+    return at
+
+
+def _keys_bytes(subject: PhaseSubject) -> Floats:
+    """Bytes of the keys (or values) of every head that each batched product reads."""
+    m, n, k, batch = (subject.column(name) for name in ("m", "n", "k", "batch"))
+    size = subject.column("bytes") / (batch * (m * k + k * n + m * n))
+    keys: Floats = batch * k * n * size
+    return keys
+
+
 def _fused_ns(subject: PhaseSubject, regions: np.ndarray) -> Floats:
-    """Least time of one fused kernel per region: max(F / 0.6 peak, Q / bandwidth), Q without the score matrix."""
-    device = subject.timeline.device
-    rows = np.flatnonzero(subject.is_batched & (regions >= 0))
+    """Least time of one fused kernel per region: max(F / 0.6 peak, Q / bandwidth).
+
+    Q is the queries, keys, values and output; scores stay on the chip. Keys and values that copies repeat for every
+    query head are read as they were before.
+    """
+    inside = regions >= 0
+    rows = np.flatnonzero(subject.is_batched & inside)
     m, n, k, batch = (subject.column(name)[rows] for name in ("m", "n", "k", "batch"))
     number = regions[rows]
     count = int(number.max(initial=-1)) + 1
     first = np.ones(len(rows), np.bool_)
     first[1:] = number[1:] != number[:-1]
-    operand = subject.column("bytes")[rows] / (batch * (m * k + k * n + m * n))
-    # The first product reads q and k, the second reads v and writes the output; scores stay on the chip.
-    elements = batch * np.where(first, m * k + k * n, k * n + m * n)
+    keys = _keys_bytes(subject)
+    queries = batch * np.where(first, m * k, m * n) * keys[rows] / (batch * k * n)
     moved, math = np.zeros(count), np.zeros(count)
-    np.add.at(moved, number, elements * operand)
+    np.add.at(moved, number, keys[rows] + queries)
     np.add.at(math, number, subject.column("compute_ns")[rows])
+    copies = np.flatnonzero(subject.of_category("copy") & inside & _before_products(subject, regions))
+    repeated = keys[rows[first]][regions[copies]]
+    np.add.at(moved, regions[copies], subject.column("bytes")[copies] - 2.0 * repeated)
+    device = subject.timeline.device
     reach = device.achievable_gbs or np.nan
     fused: Floats = np.maximum(np.fmax(math / REACHED_COMPUTE, moved / reach), MINIMAL_KERNEL_NS)
     return fused
+
+
+def _before_products(subject: PhaseSubject, regions: np.ndarray) -> Bools:
+    """Rows of a region that come before its first product."""
+    begun = np.cumsum(subject.is_batched)
+    rows = np.flatnonzero(regions >= 0)
+    _, at, back = np.unique(regions[rows], return_index=True, return_inverse=True)
+    out = np.zeros(len(regions), np.bool_)
+    out[rows] = (begun[rows] == begun[rows[at]][back]) & ~subject.is_batched[rows] & ~subject.is_batched[rows[at]][back]
+    return out
 
 
 def small_fill(subject: PhaseSubject) -> Answer:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceanalyzer.findings import cat
-from traceanalyzer.findings.answer import Answer, error, not_applicable, passed, proposal
+from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
 from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, merged
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
@@ -85,39 +85,47 @@ def unfused(subject: PhaseSubject) -> Answer:
     rows = fusible(subject)
     if not subject.is_matrix.any():
         return not_applicable("no_matrix_products")
-    share = subject.share(rows)
+    chains = find(subject, rows)
+    share = (subject.time(rows) + subject.per_step(subject.gap_before, inner(chains))) / subject.step_ns
     if share <= MATTERS:
         return passed("elementwise_small", share=share)
-    chains = find(subject, rows)
     if not chains.count:
         return passed("no_chains", share=share)
-    memory = subject.column("memory_ns")
-    known = chains.rows & ~np.isnan(memory)
-    if subject.time(known) < 0.5 * subject.time(chains.rows):
-        return error("work_not_recorded")
+    known = chains.rows & subject.rows["memory_ns"].notna().to_numpy()
+    trust = subject.time(known) / subject.time(chains.rows)
     gone, stays, stays_ns = fused(subject, chains)
     after = merged(subject, gone, stays, stays_ns)
     evidence = (
         Fact("elementwise_share", {"share": share, "count": chains.kernels / subject.count}),
         Fact("chains", {"count": chains.count / subject.count, "longest": chains.longest}),
     )
-    confidence = 0.8 * subject.time(known) / subject.time(chains.rows)
-    return proposal(subject, after, chains.rows, evidence, confidence, ("chain_moves_its_largest", "minimal_kernel"))
+    assumptions = ("chain_moves_its_largest", "minimal_kernel")
+    return proposal(subject, after, chains.rows, evidence, 0.8 * (0.6 + 0.4 * trust), assumptions)
+
+
+def inner(chains: Chains) -> Bools:
+    """Rows of a chain but for its first one: what is idle before them is idle inside the chain."""
+    out = np.zeros(len(chains.of), np.bool_)
+    out[1:] = (chains.of[1:] >= 0) & (chains.of[1:] == chains.of[:-1])
+    return out
 
 
 def fused(subject: PhaseSubject, chains: Chains) -> tuple[Bools, Bools, Floats]:
     """Which kernels go, which one of each chain stays (its longest), and the time that one takes.
 
-    A chain with a kernel of unknown traffic, or one that would not get shorter, stays as it is.
+    That is the traffic of the chain's largest kernel at the bandwidth that the card reaches, 2 us at least, and no more
+    than the longest kernel takes now; where traffic is not known, what the longest takes now. A chain that would not
+    get shorter stays as it is.
     """
     reach = subject.timeline.device.achievable_gbs or np.nan
     peak = subject.timeline.device.bandwidth_gbs or np.nan
     memory = subject.column("memory_ns") * peak / reach
     inside, number = chains.rows, chains.of
-    total, largest = np.zeros(chains.count), np.zeros(chains.count)
+    total, largest, longest = np.zeros((3, chains.count))
     np.add.at(total, number[inside], subject.duration[inside])
+    np.maximum.at(longest, number[inside], subject.duration[inside])
     np.maximum.at(largest, number[inside], np.where(np.isnan(memory[inside]), np.inf, memory[inside]))
-    new = np.maximum(largest, MINIMAL_KERNEL_NS)
+    new = np.minimum(np.maximum(largest, MINIMAL_KERNEL_NS), longest)
     shorter = new < total
     order = np.lexsort((-subject.duration, np.where(inside, number, chains.count)))
     order = order[: int(inside.sum())]

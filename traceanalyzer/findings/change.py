@@ -19,7 +19,7 @@ MINIMAL_KERNEL_NS = 2_000.0
 """What a kernel takes however little it does (method: advice, fusion)."""
 
 QUEUED_IDLE = ("idle_latency", "idle_unknown")
-"""Idle time between kernels that were queued: it goes with the kernel after it."""
+"""Idle time between kernels that were queued."""
 
 _BY_TIME = ("duration_ns", "hidden_ns")
 _BY_COUNT = ("count", "fixed_ns")
@@ -99,7 +99,8 @@ def shortened(subject: PhaseSubject, rows: Bools, duration_ns: Floats) -> StepMo
 def merged(subject: PhaseSubject, gone: Bools, stays: Bools, stays_ns: Floats) -> StepModel:
     """The step in which some kernels are gone, and others do their work in another time.
 
-    What was idle right before a kernel that is gone, although it was queued, is gone with it.
+    What was idle right before a kernel that is gone is gone with it. Where the host was late, the model says how much
+    the launches that are gone had cost.
 
     Args:
         gone: rows whose kernels and launches go.
@@ -110,7 +111,9 @@ def merged(subject: PhaseSubject, gone: Bools, stays: Bools, stays_ns: Floats) -
     old = subject.time(stays)
     model = model.without(part == 1)
     model = model.scaled(part == 2, subject.per_step(stays_ns, stays) / old) if old else model
-    return less_idle(model, subject.per_step(subject.gap_before, gone & ~subject.late), *QUEUED_IDLE)
+    running = gone & subject.launching & ~subject.late
+    model = less_idle(model, subject.per_step(subject.gap_before, running), "idle_launch")
+    return less_idle(model, subject.per_step(subject.gap_before, gone & ~subject.launching), *QUEUED_IDLE)
 
 
 def less_idle(model: StepModel, ns: float, *buckets: str) -> StepModel:

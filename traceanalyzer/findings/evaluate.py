@@ -30,7 +30,11 @@ def evaluate(analysis: Analysis) -> tuple[Finding, ...]:
     run = analysis.runs[analysis.traces.index(analysis.main.timeline.trace)]
     judged = run.workload not in ("training", "capture")
     subjects = {phase: subject(analysis, phase) for phase in {rule.phase for rule in RULES}} if judged else {}
-    found = [_finding(rule, subjects.get(rule.phase), judged) for rule in RULES]
+    found = (
+        [ask(rule, subjects.get(rule.phase)) for rule in RULES]
+        if judged
+        else [_refused(rule.id, rule.phase, not_applicable("not_generation")) for rule in RULES]
+    )
     found.append(_recording(window(analysis)))
     return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.status), -_rank(finding))))
 
@@ -39,10 +43,10 @@ def _rank(finding: Finding) -> float:
     return finding.saving_share_of_span or 0.0
 
 
-def _finding(rule: Rule, about: PhaseSubject | None, judged: bool) -> Finding:
+def ask(rule: Rule, about: PhaseSubject | None) -> Finding:
+    """One rule's answer about a phase, None where the trace has no complete step of it."""
     if about is None:
-        missing = not_applicable("no_complete_step", phase=rule.phase) if judged else not_applicable("not_generation")
-        return _refused(rule.id, rule.phase, missing)
+        return _refused(rule.id, rule.phase, not_applicable("no_complete_step", phase=rule.phase))
     answer = next((refusal for need in rule.needs if (refusal := need(about)) is not None), None) or rule.judge(about)
     if isinstance(answer, Refusal):
         return _refused(rule.id, rule.phase, answer)

@@ -45,7 +45,7 @@ def launch_bound(subject: PhaseSubject) -> Answer:
     """Does the device wait for kernels that are launched one by one?"""
     if subject.run.graph_mode == "full":
         return passed("replayed_graphs")
-    late = subject.late & subject.is_kernel
+    late = subject.launching & subject.is_kernel
     waits = subject.per_step(subject.gap_before, late)
     share = waits / subject.step_ns
     if share <= MOST_WAITING:

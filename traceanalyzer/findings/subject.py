@@ -7,7 +7,8 @@ What could be wrong: where kernels overlap on several streams, the activity "bef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +18,7 @@ import pandas as pd
 from traceanalyzer.analysis.attribution import replayed
 from traceanalyzer.analysis.forecast import StepModel, step_model
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.analysis.steps import RunFacts
@@ -89,6 +91,14 @@ class PhaseSubject:
         called = self.rows["launch_start_ns"].to_numpy(np.int64)
         fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
         found: Bools = (called != MISSING) & (self.gap_before > 0) & (called > fell_idle)
+        return found
+
+    @cached_property
+    def launching(self) -> Bools:
+        """Rows whose launch call began, or was still running, when the device had fallen idle: the host was slower."""
+        returned = self.rows["launch_end_ns"].to_numpy(np.int64)
+        fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
+        found: Bools = (returned != MISSING) & (self.gap_before > 0) & (returned > fell_idle)
         return found
 
     @cached_property
@@ -177,15 +187,37 @@ class PhaseSubject:
 def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
     """The phase of the slowest device, or None where it has no complete step that took time."""
     main = analysis.main
-    line = main.timeline
+    run = analysis.runs[analysis.traces.index(main.timeline.trace)]
+    about = of_phase(main.timeline, main.ledger, main.phases, run, phase)
+    return replace(about, room=_room(analysis, about.model)) if about else None
+
+
+def of_phase(
+    line: Timeline, ledger: Ledger, summaries: Sequence[PhaseSummary], run: RunFacts, phase: str
+) -> PhaseSubject | None:
+    """A phase of a device, its room not known; None where it has no complete step that took time."""
     steps = line.complete_steps
     steps = steps[steps["phase"] == phase]
-    summary = next((found for found in main.phases if found.phase == phase), None)
-    model = step_model(line, main.ledger, phase)
+    summary = next((found for found in summaries if found.phase == phase), None)
+    model = step_model(line, ledger, phase)
     if summary is None or model is None:
         return None
     rows = line.table[line.table["step"].isin(steps.index)]
     rows = rows.sort_values(["step", "start_ns"], kind="stable").reset_index(drop=True)
-    run = analysis.runs[analysis.traces.index(line.trace)]
-    room = analysis.memory.max_sequences if analysis.memory else None
-    return PhaseSubject(phase, run, line, summary, steps, rows, model, room)
+    return PhaseSubject(phase, run, line, summary, steps, rows, model)
+
+
+USABLE = 0.9
+"""Share of the memory that weights and cache can take (method: advice, larger batch)."""
+
+
+def _room(analysis: Analysis, model: StepModel) -> int | None:
+    """Sequences of the mean context that fit beside the weights, or in what is reserved for them if that is more."""
+    memory = analysis.memory
+    if memory is None:
+        return None
+    known = [memory.max_sequences] if memory.max_sequences is not None else []
+    if memory.total_bytes and memory.weight_bytes and memory.kv_used_bytes and model.sequences:
+        each = memory.kv_used_bytes / model.sequences
+        known.append(int((USABLE * memory.total_bytes - memory.weight_bytes) / each))
+    return max(known) if known else None

@@ -196,8 +196,8 @@ FINDING_ASSUMPTIONS: Mapping[str, str] = {
     "unpacking_costs": "Unpacking costs a tenth of the gain in 8 bits, a fifth in 4.",
     "quality_suffices": "The output stays good enough.",
     "cache_written_in_place": "New keys and values are written in place, 2 \N{MICRO SIGN}s per copy that is replaced.",
-    "chain_moves_its_largest": "A fused chain moves what the largest of its kernels moves, at the bandwidth the card "
-    "reaches.",
+    "chain_moves_its_largest": "A fused chain moves what the largest of its kernels moves, and takes no longer than the "
+    "longest of them now.",
     "minimal_kernel": "No kernel takes less than 2 \N{MICRO SIGN}s.",
     "precision_suffices": "16 bits are precise enough.",
     "half_the_bytes": "Operands are half as large, so a product bound by bytes gains a factor of two at most.",
