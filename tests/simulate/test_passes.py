@@ -358,6 +358,7 @@ def test_the_reference_scenario_is_in_fp16_on_one_a100() -> None:
     ({"weights": "int8", "model": "mixtral-8x7b", "ranks": 2}, "experts"),
     ({"dtype": "fp32"}, "flash attention does not run in fp32"),
     ({"gpu": "v100-sxm2-32gb"}, "no bf16"),
+    ({"gpu": "p40", "dtype": "fp16", "attention": "math"}, "no fp16 peak of p40 on tensor cores"),
     ({"model": "qwen2.5-7b", "ranks": 8}, "does not divide over 8 ranks"),
     ({"model": "llama-3.1-70b"}, "needs 141 GB on one GPU"),
     ({"model": "gpt2", "prompt": 2000}, "too many for gpt2"),

@@ -261,7 +261,9 @@ def _bmm(shard: Shard, batch: int, shape: tuple[int, int, int], cached: float) -
     if m == 1:
         name, launching = names.gemv(shard.dtype, n)
     else:
-        name, launching = names.gemm(shard.card.gpu, shard.dtype, m, n) if work.tensor_core else names.sgemm(m, n)
+        name, launching = (
+            names.gemm(shard.card.gpu, shard.dtype, m, n) if work.tensor_core else names.sgemm(shard.card.gpu, m, n)
+        )
     grid = (launching.grid[0], launching.grid[1], many)
     launching = Launching(grid, launching.block, launching.registers, launching.shared_memory)
     done = shard.card.kernel(name, "attention", work, launching)

@@ -27,6 +27,8 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
     generation = names.generation(gpu)
     if scenario.dtype == "bf16" and generation < _FLASH_SINCE:
         raise InputError(f"{gpu.id} has no bf16", "use fp16 with math attention")
+    if scenario.dtype != "fp32" and not gpu.tensor_tflops.get(scenario.dtype):
+        raise InputError(f"no {scenario.dtype} peak of {gpu.id} on tensor cores is known", "choose another GPU")
     if scenario.attention == "flash" and (generation < _FLASH_SINCE or scenario.dtype == "fp32"):
         raise InputError(f"flash attention does not run in {scenario.dtype} on {gpu.id}", "use math attention")
     _model(scenario, model, generation)

@@ -53,7 +53,7 @@ def product(shard: Shard, m: int, n: int, k: int, *, bias: bool = False) -> Kern
         name, launching = names.gemv(dtype, n)
         return shard.card.kernel(name, "gemv", Work(flops, moved, dtype, weight_bytes=weights), launching)
     tensor_core = dtype != "fp32"
-    name, launching = names.gemm(shard.card.gpu, dtype, m, n) if tensor_core else names.sgemm(m, n)
+    name, launching = names.gemm(shard.card.gpu, dtype, m, n) if tensor_core else names.sgemm(shard.card.gpu, m, n)
     return shard.card.kernel(name, "gemm", Work(flops, moved, dtype, tensor_core, weights), launching)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from traceanalyzer.catalog.gpus import Gpu
-from traceanalyzer.errors import InputError
 from traceanalyzer.simulate.cost import Grid, Launching
 
 #: C++ spellings of data types in kernel names.
@@ -19,17 +18,11 @@ C10 = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float"}
 CUTLASS = {"bf16": "cutlass::bfloat16_t", "fp16": "cutlass::half_t"}
 _TENSOR_ITERATOR = "at::TensorIteratorBase&"
 _SMALL_BATCH = 32
-_HOPPER, _BLACKWELL, _BLACKWELL_LARGE = 9.0, 10.0, 12.0
+_AMPERE, _HOPPER, _BLACKWELL, _BLACKWELL_LARGE = 8.0, 9.0, 10.0, 12.0
 
 
 def generation(gpu: Gpu) -> float:
-    """The compute capability as a number: 8.0, 9.0, 12.0.
-
-    Raises:
-        InputError: no NVIDIA card; others name their kernels differently.
-    """
-    if gpu.vendor != "nvidia":
-        raise InputError(f"runs on {gpu.id} cannot be simulated", "kernel names are known for NVIDIA cards only")
+    """The compute capability of an NVIDIA card as a number: 8.0, 9.0, 12.0."""
     return float(gpu.compute_capability)
 
 
@@ -43,7 +36,7 @@ def gemm(gpu: Gpu, dtype: str, m: int, n: int) -> tuple[str, Launching]:
         name = f"sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize{wide}x{tall}x64_stage4_warpsize2x2x1_"
         name += "tensor16x8x32_execute_kernel__5x_cublas"
         return name, Launching(grid, (128, 1, 1), 168, 98_304)
-    if generation(gpu) < 8.0:
+    if generation(gpu) < _AMPERE:
         kind = "volta_fp16_s884gemm_fp16" if generation(gpu) < 7.5 else "turing_fp16_s1688gemm_fp16"
         return f"{kind}_{wide}x{tall}_ldg8_f2f_tn", Launching(grid, (256, 1, 1), 128, 32_768)
     stages = "stages_64x5" if m <= _SMALL_BATCH else "stages_32x5" if m <= 512 else "stages_64x3"
@@ -65,10 +58,11 @@ def _nvjet(gpu: Gpu, dtype: str, m: int, n: int) -> tuple[str, Launching]:
     return name, Launching((min(tiles, gpu.num_sms), 1, 1), (384, 1, 1), 168, 213_248)
 
 
-def sgemm(m: int, n: int) -> tuple[str, Launching]:
+def sgemm(gpu: Gpu, m: int, n: int) -> tuple[str, Launching]:
     """An fp32 GEMM off tensor cores."""
     wide, tall = (32, 32) if m <= _SMALL_BATCH else (128, 64) if m <= 512 else (128, 128)
-    name = "ampere_sgemm_32x32_sliced1x4_tn" if wide == 32 else f"ampere_sgemm_{wide}x{tall}_tn"
+    family = "volta" if generation(gpu) < _AMPERE else "ampere"
+    name = f"{family}_sgemm_{wide}x{tall}{'_sliced1x4' if wide == 32 else ''}_tn"
     return name, Launching((math.ceil(n / wide), math.ceil(m / tall), 1), (128, 1, 1), 122, 49_152)
 
 
