@@ -76,7 +76,7 @@ def steps(case: Case) -> list[str]:
 
 
 def kernels(case: Case) -> list[str]:
-    trace = case.analysis.traces[0]
+    trace = case.analysis.main.timeline.trace
     found = {(row.phase, trace.text(row.name)): row for row in case.analysis.main.kernels.itertuples()}
     lines: list[str] = []
     for true in case.truth["kernels"]:

@@ -49,6 +49,8 @@ CASES: dict[str, tuple[Scenario, Variant]] = {
     "chunked": (replace(SMALL, batch=3, prompt=256, chunk=128, output=4, arrivals_every=1), Variant()),
     "in-turns": (replace(SMALL, batch=3, together=False), Variant()),
     "decode-only": (replace(SMALL, skip_prefill=True, batch=8), Variant()),
+    "host-ahead": (replace(SMALL, sync_every_step=False, model="llama-3.1-8b", batch=8), Variant()),
+    "latent": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100), Variant()),
     "graph": (replace(SMALL, mode="graph", batch=8), Variant()),
     "no-labels": (SMALL, Variant(labels=False)),
     "no-shapes": (SMALL, Variant(shapes=False)),
@@ -78,6 +80,8 @@ KNOWN: tuple[Known, ...] = (
     Known(("floor",), ("int8", "int4", "int4-batch-8"), "scales and zero points are weights too"),
     Known(("kernels", "ledger"), ("experts",), "what goes from one grouped product to the next is traffic"),
     Known(("floor",), ("experts",), "the mean number of active experts against the drawn one"),
+    Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
+    Known(("coverage", "floor"), ("latent",), "which batched products hold weights, and which the cache, is not known"),
     Known(("kernels",), ("unfused", "math"), "a number in the arguments is no operand in memory"),
     Known(("request",), ("chunked",), "mixed passes give decoding requests their tokens too"),
     Known(("request",), ("in-turns",), "the next decode pass serves another request: its context does not go on"),
@@ -107,6 +111,22 @@ def test_every_figure_agrees(name: str, tmp_path: Path) -> None:
     for aspect in ASPECTS:
         if (name, aspect) in GAPS:
             assert ASPECTS[aspect](case), f"{aspect} agrees now: take its entry out of KNOWN"
+
+
+def test_every_rank_agrees(tmp_path: Path) -> None:
+    written = simulate(replace(SMALL, ranks=2, batch=4), tmp_path / "run.json", passes)
+    analysis = analyze([read_trace(one.trace) for one in written])
+    truths = [json.loads(one.truth.read_text()) for one in written]
+    assert [device.timeline.device.rank for device in analysis.devices] == [0, 1]
+    for device, truth in zip(analysis.devices, truths, strict=True):
+        case = Case(replace(analysis, main=device), truth)
+        judged = {name: ASPECTS[name](case) for name in ("span", "steps", "kernels", "sums", "ledger")}
+        assert not {name: lines for name, lines in judged.items() if lines}
+        assert device.ledger.total_ns("communication") > 0
+    # Rank 0 came first and waited: the same kernels, more communication, the same useful work.
+    waits = [truth["span"]["communication_wait_ns"] for truth in truths]
+    moved = [device.ledger.total_ns("communication") for device in analysis.devices]
+    assert moved[0] - moved[1] == waits[0] - waits[1] > 0
 
 
 def _scaled(function: Callable[..., float | None], factor: float) -> Callable[..., float | None]:
