@@ -79,7 +79,7 @@ def paged(model: OpModel, sig: Signature) -> OpWork | None:
     if q is None or not 3 <= len(q.shape) <= 4:
         return None
     kv_heads = number(model, sig, "kv_heads") if "kv_heads" in model.at else model.options.get("kv_heads")
-    base = _heads(model, q, int(kv_heads) if kv_heads else None, heads_first=False)
+    base = _heads(model, q, int(kv_heads) if kv_heads and int(kv_heads) > 0 else None, heads_first=False)
     base = replace(base, head_dim=q.shape[-1] + (rotated.shape[-1] if rotated and rotated.shape else 0))
     if "packed" in model.options:
         return replace(base, q_len=q.shape[0])
@@ -112,7 +112,7 @@ def _packed(model: OpModel, sig: Signature, k: Operand, tokens: int, sequences: 
     same_q = sequences == 1 or (longest_q is not None and tokens == sequences * longest_q)
     if not pool:
         keys = numel(k.shape) // max(k.shape[-1] * k.shape[-2], 1)
-    elif sequences == 1 and longest_k is not None:
+    elif sequences == 1 and longest_k is not None and longest_k >= 0:
         keys = longest_k
     elif longest_q is not None and longest_q == longest_k:
         keys = tokens  # no sequence has a past: every one attends to itself

@@ -23,10 +23,12 @@ def convolution(model: OpModel, sig: Signature) -> OpWork | None:
     if x is None or filters is None or len(filters.shape) < 3:
         return None
     spatial = len(filters.shape) - 2
+    if len(x.shape) not in (spatial + 1, spatial + 2):
+        return None
     transposed = "transposed" in model.options or value(model, sig, "transposed") == "True"
-    groups = _groups(model, sig, x.shape[-spatial - 1] if len(x.shape) > spatial else 0)
+    groups = _groups(model, sig, x.shape[-spatial - 1])
     out = _output(model, sig, x.shape[-spatial:], filters.shape[2:], transposed)
-    if out is None or groups is None or groups < 1 or len(x.shape) not in (spatial + 1, spatial + 2):
+    if out is None or groups is None or groups < 1:
         return None
     taken, given = filters.shape[0], filters.shape[1] * groups
     if not transposed:

@@ -48,7 +48,9 @@ class Routing:
 def experts(model: OpModel, sig: Signature) -> OpWork | None:
     """A whole layer of experts (`stage` 1 or 2: one of its two products), weights (E, rows, columns) per expert."""
     x, first, second = named(model, sig, "x"), named(model, sig, "w1"), named(model, sig, "w2")
-    if x is None or first is None or second is None or len(second.shape) < 3 or first.shape[:1] != second.shape[:1]:
+    if x is None or first is None or second is None or len(x.shape) < 2 or min(len(first.shape), len(second.shape)) < 3:
+        return None
+    if first.shape[0] != second.shape[0] or first.shape[0] < 1:
         return None
     routing = _routing(model, sig, x, first.shape[0])
     sizes = _sizes(model, sig, x, first, second)
@@ -100,7 +102,11 @@ def packed(model: OpModel, sig: Signature) -> OpWork | None:
     if x is None or weight is None or len(x.shape) != 2 or len(weight.shape) < 2 or not n or not chosen:
         return None
     (rows, inner), count = x.shape, weight.shape[0]
-    if count < chosen or not FEWEST_BITS <= 8 * weight.bytes / max(count * n * inner, 1) <= MOST_BITS:
+    if (
+        not 1 <= chosen <= count
+        or n < 1
+        or not FEWEST_BITS <= 8 * weight.bytes / max(count * n * inner, 1) <= MOST_BITS
+    ):
         return None
     read = weight.bytes + sum(o.bytes for o in (named(model, sig, "scale"), named(model, sig, "zeros")) if o)
     moved = x.bytes + rows * chosen * n * x.dtype.bytes
@@ -132,7 +138,7 @@ def _read(
 
 def _routing(model: OpModel, sig: Signature, x: Operand, local: int) -> Routing | None:
     routes = named(model, sig, "routes")
-    tokens = x.shape[0] if len(x.shape) > 1 else 0
+    tokens = x.shape[0]
     chosen = routes.shape[-1] if routes and len(routes.shape) == 2 else number(model, sig, "top_k")
     total = number(model, sig, "experts") or ("maps" in model.options and _mapped(sig, local)) or local
     if model.options.get("stage") == 2:
@@ -155,7 +161,7 @@ def _sizes(model: OpModel, sig: Signature, x: Operand, first: Operand, second: O
     """(h, rows of the first product, f). Packed weights hold several values per element, as many as h tells."""
     count = first.shape[0]
     out = named(model, sig, "out")
-    hidden = out.shape[-1] if out and model.options.get("stage") is None else second.shape[1]
+    hidden = out.shape[-1] if out and out.shape and model.options.get("stage") is None else second.shape[1]
     if len(second.shape) != 3:
         hidden = x.shape[-1]
     values = hidden // first.shape[-1] if len(first.shape) == 3 and first.shape[-1] else 1

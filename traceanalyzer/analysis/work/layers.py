@@ -68,7 +68,9 @@ def norm_rope(model: OpModel, sig: Signature) -> OpWork | None:
     q_heads, k_heads, head = (number(model, sig, name) for name in ("q_heads", "k_heads", "head_size"))
     if qkv is None or table is None or positions is None or len(qkv.shape) != 2 or len(table.shape) != 2:
         return None
-    if q_heads is None or k_heads is None or not head or (q_heads + k_heads) * head > qkv.shape[1]:
+    if q_heads is None or k_heads is None or head is None or min(q_heads, k_heads) < 0 or head < 1:
+        return None
+    if (q_heads + k_heads) * head > qkv.shape[1]:
         return None
     normed = qkv.shape[0] * (q_heads + k_heads) * head
     weights = sum(o.bytes for o in (named(model, sig, "weight"), named(model, sig, "bias")) if o)

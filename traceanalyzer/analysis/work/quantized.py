@@ -70,7 +70,7 @@ def dequantise(model: OpModel, sig: Signature) -> OpWork | None:
     if x is None:
         return None
     shape = integers(value(model, sig, "shape")) if "shape" in model.at else None
-    if "shape" in model.at and shape is None:
+    if "shape" in model.at and (shape is None or any(n < 0 for n in shape)):
         return None
     count = numel(x.shape) * int(model.options.get("values", 1)) if shape is None else numel(shape)
     out = named(model, sig, "out")
