@@ -1,14 +1,14 @@
-"""The least time a step can take: decode by bytes, prefill by FLOPs.
+"""The least time a step can take: decode by its bytes and its math, prefill by its math.
 
 Decode floor (method: decode floor): every step reads each weight once and the KV cache of every sequence once, so it
-takes at least (weight bytes + KV bytes) / bandwidth. Weight bytes are what the step's own matrix kernels read; KV bytes
-are what its attention kernels read. Where a matrix or attention kernel of the step has no known operand sizes, the
-sum would be too small, and the floor is unknown.
+takes at least (weight bytes + KV bytes) / bandwidth; and at least its FLOPs over the peak. The floor is the longer one.
+Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read. Where a matrix
+or attention kernel of the step has no known operand sizes, the sum would be too small, and the floor is unknown. Which
+experts of a mixture a step reads depends on its tokens: where the work model gives a range, so does the floor.
 
 Prefill ideal: the FLOPs of the prefill steps over the peak of the unit and dtype each ran on.
 
-What could be wrong: weights that stay in cache between steps (tiny models) are not read from memory; a mixture of
-experts reads only the active ones, which shapes alone do not show, so such steps have no floor here.
+What could be wrong: weights that stay in cache between steps (tiny models) are not read from memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
-from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
 from traceanalyzer.trace.tables import KERNEL
 
-MIN_STEPS_FOR_SLOPE = 8
+FEWEST_STEPS_FOR_SLOPE = 4
+STANDARD_ERRORS = 3.0
+"""A slope that is not this many times its own standard error is taken for noise."""
 
 
 def heavy_kernels(table: pd.DataFrame) -> pd.DataFrame:
@@ -33,11 +35,19 @@ def heavy_kernels(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class DecodeFloor:
-    """Bytes and times of the median complete decode step; times in nanoseconds, None for unknown."""
+    """Bytes and times of the median complete decode step; times in nanoseconds, None for unknown.
+
+    `floor_ns` is the longer of `bytes_ns` and `compute_ns`; `achievable_ns` is `bytes_ns` at the bandwidth that the
+    card reaches, or `compute_ns` where that is longer. `weight_bytes_min` and `weight_bytes_max` are the range where
+    experts are chosen per token, None where every weight is read.
+    """
 
     weight_bytes: float | None
+    weight_bytes_min: float | None
+    weight_bytes_max: float | None
     kv_bytes: float | None
-    floor_ns: float | None
+    bytes_ns: float | None
+    compute_ns: float | None
     floor_achievable_ns: float | None
     measured_ns: float
     busy_ns: float
@@ -45,6 +55,11 @@ class DecodeFloor:
     ns_per_1k_context_measured: float | None
     confidence: float
     assumptions: tuple[str, ...]
+
+    @property
+    def floor_ns(self) -> float | None:
+        """The least time: by bytes, or by math where that is longer. Unknown without the bytes."""
+        return None if self.bytes_ns is None else max(self.bytes_ns, self.compute_ns or 0.0)
 
     @property
     def ratio(self) -> float | None:
@@ -63,28 +78,32 @@ class PrefillIdeal:
     assumptions: tuple[str, ...]
 
 
+_PER_STEP = ("weights", "least", "most", "kv", "math")
+
+
 def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
-    """Per step: weight and KV bytes read, NaN where any of it is unknown; the math's least time, as far as known."""
+    """Per step: weight bytes read (with their range), KV bytes, the math's least time; NaN where any is unknown."""
     rows = heavy_kernels(timeline.table)
     rows = rows[rows["step"].isin(steps.index)]
     attention = rows["category"] == "attention"
-    matrix = ~attention
-    parameters = matrix & ~(rows["weight_bytes"].isna() & (rows["batch"] > 1))
+    parameters = ~attention & ~(rows["weight_bytes"].isna() & (rows["batch"] > 1))
+    weights = rows["weight_bytes"].where(parameters, 0.0)
+    fastest = np.fmin(rows["compute_ns"].to_numpy(np.float64), tensor_core_times(rows, timeline.device))
     frame = pd.DataFrame({
         "step": rows["step"],
-        "weights": rows["weight_bytes"].where(parameters, 0.0),
+        "weights": weights,
+        "least": rows["weight_bytes_min"].fillna(weights) if "weight_bytes_min" in rows else weights,
+        "most": rows["weight_bytes_max"].fillna(weights) if "weight_bytes_max" in rows else weights,
         "kv": rows["kv_bytes"].where(attention, 0.0),
+        "math": fastest,
         "attends": attention,
-        "math": rows["compute_ns"],
     })  # fmt: skip
     grouped = frame.groupby("step")
     # A sum with an unknown part is unknown: one NaN makes the step's sum NaN, which groupby's own sum would skip.
-    out = grouped[["weights", "kv"]].sum()
-    unknown = frame[["weights", "kv"]].isna().groupby(frame["step"]).any()
-    out = out.mask(unknown)
-    out["math"] = grouped["math"].sum()
+    out = grouped[list(_PER_STEP)].sum()
+    out = out.mask(frame[list(_PER_STEP)].isna().groupby(frame["step"]).any())
     out["kv"] = out["kv"].where(grouped["attends"].any())
-    return out
+    return out.reindex(steps.index)
 
 
 def _median(values: pd.Series) -> float | None:
@@ -99,53 +118,81 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     if not len(steps):
         return None
     per_step = _per_step(timeline, steps)
-    weights, kv = _median(per_step["weights"]), _median(per_step["kv"])
-    if weights == 0.0:
-        weights = None
-    spans = steps["duration_ns"].to_numpy(np.float64)
-    periods = steps["period_ns"].dropna().to_numpy(np.float64)
-    measured = float(np.median(periods)) if len(periods) else float(np.median(spans))
-    assumptions = [] if len(periods) else ["single_step_duration"]
-    bandwidth, reach = timeline.device.bandwidth_gbs, timeline.device.achievable_gbs
-    if weights is None:
-        assumptions.append("weights_unknown")
-    elif kv is None:
-        assumptions.append("kv_unknown")
-    if weights is not None:
-        assumptions.append("weights_from_shapes")
-    if weights is not None and reach is not None:
-        assumptions.append("achievable_default" if timeline.device.assumed_achievable else "achievable_measured")
-    needed = None if weights is None else weights + (kv or 0.0)
-    if needed and bandwidth and per_step["math"].median() > needed / bandwidth:
-        assumptions.append("math_longer_than_bytes")
+    weights, least, most, kv, math = (_median(per_step[name]) for name in _PER_STEP)
+    weights = weights or None
+    ranged = weights is not None and least != most
     context = _median(steps["context_sum"])
+    periods = steps["period_ns"].dropna().to_numpy(np.float64)
+    spans = steps["duration_ns"].to_numpy(np.float64)
+    bandwidth, reach = timeline.device.bandwidth_gbs, timeline.device.achievable_gbs
+    needed = None if weights is None else weights + (kv or 0.0)
+    by_bytes = needed / bandwidth if needed and bandwidth else None
+    by_math = by_bytes is not None and (math or 0.0) > by_bytes
     per_token = kv / context if kv and context else None
     return DecodeFloor(
         weight_bytes=weights,
+        weight_bytes_min=least if ranged else None,
+        weight_bytes_max=most if ranged else None,
         kv_bytes=kv,
-        floor_ns=needed / bandwidth if needed and bandwidth else None,
-        floor_achievable_ns=needed / reach if needed and reach else None,
-        measured_ns=measured,
+        bytes_ns=by_bytes,
+        compute_ns=math or None,
+        floor_achievable_ns=max(needed / reach, math or 0.0) if needed and reach else None,
+        measured_ns=float(np.median(periods if len(periods) else spans)),
         busy_ns=float(steps["busy_ns"].median()),
         ns_per_1k_context_ideal=per_token * 1000 / bandwidth if per_token and bandwidth else None,
-        ns_per_1k_context_measured=_slope(steps, spans),
-        confidence=0.9 if kv is not None and weights is not None else (0.6 if weights is not None else 0.0),
-        assumptions=tuple(assumptions),
+        ns_per_1k_context_measured=context_slope(timeline, steps),
+        confidence=_confidence(weights, kv, ranged),
+        assumptions=_assumptions(timeline, weights, kv, ranged, bool(len(periods)), by_math),
     )
 
 
-def _slope(steps: pd.DataFrame, spans: np.ndarray) -> float | None:
-    """Nanoseconds per 1,000 more tokens of context by least squares, where it stands clear of its own error.
+def _confidence(weights: float | None, kv: float | None, ranged: bool) -> float:
+    if weights is None:
+        return 0.0
+    return (0.9 if kv is not None else 0.6) * (0.7 if ranged else 1.0)
 
-    Needs enough steps, a context that varies, and a slope of at least three standard errors.
+
+def _assumptions(
+    timeline: Timeline, weights: float | None, kv: float | None, ranged: bool, has_period: bool, by_math: bool
+) -> tuple[str, ...]:
+    assumptions = [] if has_period else ["single_step_duration"]
+    if weights is None:
+        assumptions += ["weights_unknown"]
+        return tuple(assumptions)
+    assumptions += ["kv_unknown"] if kv is None else []
+    assumptions += ["weights_from_shapes"]
+    assumptions += ["experts_drawn_evenly"] if ranged else []
+    if timeline.device.achievable_gbs is not None:
+        assumptions += ["achievable_default" if timeline.device.assumed_achievable else "achievable_measured"]
+    assumptions += ["math_longer_than_bytes"] if by_math else []
+    return tuple(assumptions)
+
+
+def context_slope(timeline: Timeline, steps: pd.DataFrame) -> float | None:
+    """Nanoseconds per 1,000 more tokens of context, by least squares over steps of equally many sequences.
+
+    Of the step's busy time where that stands clear of its own error; else of the attention kernels' time alone, which
+    varies less: nothing but what reads or copies the cache grows with the context.
     """
-    context = steps["context_sum"].to_numpy(np.float64)
-    if len(context) < MIN_STEPS_FOR_SLOPE or np.isnan(context).any() or np.ptp(context) == 0:
+    rows = timeline.table[(timeline.table["category"] == "attention") & (timeline.table["kind"] == KERNEL)]
+    attention = rows.groupby("step")["duration_ns"].sum().reindex(steps.index)
+    busy = _slope(steps, steps["busy_ns"])
+    return busy if busy is not None else _slope(steps, attention)
+
+
+def _slope(steps: pd.DataFrame, times: pd.Series) -> float | None:
+    """The slope, where it is at least `STANDARD_ERRORS` of its own error; None with too few steps or one context."""
+    known = steps["context_sum"].notna() & times.notna()
+    sequences = steps["sequences"].fillna(-1)[known]
+    context, took = steps["context_sum"][known].astype(np.float64), times[known].astype(np.float64)
+    x = (context - context.groupby(sequences).transform("mean")).to_numpy()
+    y = (took - took.groupby(sequences).transform("mean")).to_numpy()
+    free = len(x) - sequences.nunique() - 1
+    if len(x) < FEWEST_STEPS_FOR_SLOPE or free < 1 or not (x * x).sum() > 0:
         return None
-    x, y = context - context.mean(), spans - spans.mean()
     slope = float((x * y).sum() / (x * x).sum())
-    error = float(np.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x * x).sum()))
-    return slope * 1000 if slope > 3 * error else None
+    error = float(np.sqrt(((y - slope * x) ** 2).sum() / free / (x * x).sum()))
+    return slope * 1000 if slope > STANDARD_ERRORS * error else None
 
 
 def prefill_ideal(timeline: Timeline) -> PrefillIdeal | None:

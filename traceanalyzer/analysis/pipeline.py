@@ -2,6 +2,7 @@
 
     trace -> activity (what ran) -> classes (which kind of kernel) -> work (FLOPs, bytes) -> steps (prefill, decode)
           -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
+          -> memory -> the mean decode step taken apart -> sensitivities, batching
 
 Several traces are the ranks of one run. Figures without a device are those of the slowest device: the one with the
 longest span, since every step waits for it.
@@ -19,8 +20,11 @@ from traceanalyzer.analysis import cost as costs
 from traceanalyzer.analysis import (
     devices,
     floor,
+    forecast,
+    held,
     kernels,
     ledger,
+    memory,
     phases,
     quality,
     request,
@@ -67,6 +71,10 @@ class Analysis:
     decode_floor: floor.DecodeFloor | None
     prefill_ideal: floor.PrefillIdeal | None
     request: request.RequestView | None
+    weights: held.Weights | None
+    memory: memory.Memory | None
+    sensitivity: forecast.Sensitivity | None
+    batching: forecast.Batching | None
     cost: costs.Cost | None
     sm_fill: float | None
     bandwidth_share: float | None
@@ -97,6 +105,10 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     notes.extend(quality.missing_ranks(traces))
     notes.extend(quality.unknown_work(main.timeline))
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
+    decode = forecast.step_model(main.timeline, main.ledger, "decode")
+    decode_floor = floor.decode_floor(main.timeline)
+    weights = held.weights(main.timeline, decode_floor.weight_bytes if decode_floor else None)
+    used = memory.use(main.timeline, weights, decode)
     return Analysis(
         traces=tuple(traces),
         options=options,
@@ -104,15 +116,33 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         devices=tuple(analysed),
         main=main,
         verdict=verdict.decide(main.phases),
-        decode_floor=floor.decode_floor(main.timeline),
+        decode_floor=decode_floor,
         prefill_ideal=floor.prefill_ideal(main.timeline),
         request=request.view(main.timeline),
+        weights=weights,
+        memory=used,
+        sensitivity=forecast.sensitivity(decode, has_launches(main)) if decode else None,
+        batching=_batching(main, decode, used) if decode else None,
         cost=costs.of(main.phases, _gpus(traces, analysed), options.price) if options.price else None,
         sm_fill=roofline.sm_fill(main.timeline),
         bandwidth_share=bandwidth_share,
         bytes_known_share=bytes_known_share,
         quality=tuple(notes),
     )
+
+
+def has_launches(device: DeviceAnalysis) -> bool:
+    """Whether the launch calls of most of a device's activity were recorded, so that waiting for them shows."""
+    launch = device.timeline.table["launch"].to_numpy()
+    return bool(len(launch)) and float((launch >= 0).mean()) >= phases.KNOWN_ENOUGH
+
+
+def _batching(
+    device: DeviceAnalysis, decode: forecast.StepModel, used: memory.Memory | None
+) -> forecast.Batching | None:
+    steps = device.timeline.complete_steps
+    turns = forecast.streams(steps[(steps["phase"] == "decode") & (steps["parent_step"] < 0)])
+    return forecast.batching(decode, used.max_sequences if used else None, turns)
 
 
 MOST_DEVICES = 64

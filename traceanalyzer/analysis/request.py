@@ -4,7 +4,8 @@ From a trace of steps only: TTFT is the prefill's time on the device (no queuein
 decode step to the next of the same sequences. A prefill in between that lets others join belongs to that time, for the
 running sequences wait for it; one that starts a new batch does not. A window that holds one whole prefill followed by
 whole decode steps of the same sequences is one request, or one batch of equal requests: its lengths are those of the
-window, which may end before the request does. In any other window the lengths are unknown and only the TPOT stands.
+window, which may end before the request does. In any other window the lengths are unknown; TPOT and the work of a
+decode step as a fraction of a whole prefill's, per sequence, still stand.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def view(timeline: Timeline) -> RequestView | None:
     gaps = _token_times(timeline, passes)
     p50, p99 = (float(np.percentile(gaps, q)) for q in (50, 99)) if len(gaps) else (None, None)
     if not _is_one_batch(passes):
-        return RequestView(None, None, None, p50, p99, None)
+        return RequestView(None, None, None, p50, p99, _work_ratio(timeline, passes))
     prefill, decode = passes.iloc[0], passes.iloc[1:]
     return RequestView(
         input_tokens=int(prefill["prefill_tokens"] // prefill["sequences"]),
@@ -87,10 +88,20 @@ def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
 
 
 def _work_ratio(timeline: Timeline, passes: pd.DataFrame) -> float | None:
-    """FLOPs of the median decode step over those of the prefill, where the work of all heavy kernels is known."""
-    rows = heavy_kernels(timeline.table)
-    unknown = rows.loc[rows["flops"].isna(), "step"].unique()
-    flops = rows.groupby("step")["flops"].sum().reindex(passes.index)
-    if passes.index.isin(unknown).any() or not flops.iloc[0]:
+    """FLOPs of a decode step over those of a whole prefill, both per sequence and the median over complete steps.
+
+    Unknown without both, with an unknown heavy kernel in any of them, where the sequences are not known, and where a
+    prefill may be no whole one: it has a past (a chunk, a cached prefix), or chunks of others ride on mixed steps.
+    """
+    whole = passes[passes["complete"].astype(bool)]
+    prefill, decode = (whole[whole["phase"] == phase] for phase in ("prefill", "decode"))
+    has_past = (prefill["context_sum"] > prefill["prefill_tokens"]).any()
+    if not len(prefill) or not len(decode) or has_past or (passes["phase"] == "mixed").any():
         return None
-    return float(flops.iloc[1:].median() / flops.iloc[0])
+    rows = heavy_kernels(timeline.table)
+    flops = rows.groupby("step")["flops"].sum().mask(rows["flops"].isna().groupby(rows["step"]).any())
+    each = flops.reindex(whole.index) / whole["sequences"]
+    read, step = each[prefill.index], each[decode.index]
+    if each.isna().any() or not read.median() > 0:
+        return None
+    return float(step.median() / read.median())

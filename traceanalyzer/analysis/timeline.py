@@ -107,6 +107,16 @@ def ideal_times(table: pd.DataFrame, device: DeviceInfo) -> tuple[np.ndarray, np
     return compute, table["bytes"].to_numpy(np.float64) / bandwidth
 
 
+def tensor_core_times(table: pd.DataFrame, device: DeviceInfo) -> np.ndarray:
+    """Least time of the FLOPs of every row on the device's tensor cores, in nanoseconds; NaN where it has none for it.
+
+    A product with one row runs on other units; with more rows, or in another kernel, it would run on these.
+    """
+    peaks = {dtype: device.peak_tflops(str(dtype), True) or np.nan for dtype in table["dtype"].dropna().unique()}
+    peak = table["dtype"].map(peaks).to_numpy(np.float64)
+    return np.asarray(table["flops"].to_numpy(np.float64) / peak / 1e3)
+
+
 def build(
     trace: Trace, device: DeviceInfo, activity: pd.DataFrame, work: pd.DataFrame, steps: pd.DataFrame, step: np.ndarray
 ) -> Timeline:

@@ -41,10 +41,11 @@ def build(analysis: Analysis) -> doc.Report:
         kernels=tables.kernel_rows(main_first),
         decode_floor=figures.decode_floor(analysis),
         prefill_ideal=figures.prefill_ideal(analysis),
-        memory=None,
-        sensitivity=None,
+        memory=figures.memory(analysis),
+        sensitivity=figures.sensitivity(analysis),
         cost=figures.cost(analysis),
         findings=[],
+        batching=figures.batching(analysis),
     )
     return doc.with_id(report)
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.sections import (
     Bound,
     Cost,
@@ -17,10 +18,10 @@ from traceanalyzer.report.sections import (
     Device,
     DeviceKind,
     Finding,
+    FindingKernel,
     Kernel,
     KernelBound,
     LedgerRow,
-    Memory,
     ModelInfo,
     Options,
     Percentiles,
@@ -32,7 +33,6 @@ from traceanalyzer.report.sections import (
     Request,
     Run,
     Section,
-    Sensitivity,
     Service,
     Span,
     Step,
@@ -44,12 +44,15 @@ from traceanalyzer.report.sections import (
 
 __all__ = [
     "SCHEMA_VERSION",
+    "BatchPoint",
+    "Batching",
     "Bound",
     "Cost",
     "DecodeFloor",
     "Device",
     "DeviceKind",
     "Finding",
+    "FindingKernel",
     "Kernel",
     "KernelBound",
     "LedgerRow",
@@ -107,6 +110,7 @@ class Report(Section):
     sensitivity: Sensitivity | None
     cost: Cost | None
     findings: list[Finding]
+    batching: Batching | None = None
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

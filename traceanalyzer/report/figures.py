@@ -1,4 +1,4 @@
-"""The single figures of the Report that stand on their own: floor, ideal, request and cost."""
+"""The single figures of the Report that stand on their own: floor, ideal, request, cost, memory and what could be."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ def decode_floor(analysis: Analysis) -> doc.DecodeFloor | None:
     floor = analysis.decode_floor
     if floor is None:
         return None
-    busy_share = floor.floor_ns / floor.busy_ns if floor.floor_ns and floor.busy_ns else None
+    held = analysis.weights
     return doc.DecodeFloor(
-        weight_bytes_held=None,
+        weight_bytes_held=held.held if held else None,
         weight_bytes_read=floor.weight_bytes,
         kv_bytes=floor.kv_bytes,
         floor_us=us(floor.floor_ns),
         floor_achievable_us=us(floor.floor_achievable_ns),
         measured_us=floor.measured_ns / 1e3,
         ratio=floor.ratio,
-        mbu=1 / floor.ratio if floor.ratio else None,
-        mbu_busy=busy_share,
+        mbu=floor.bytes_ns / floor.measured_ns if floor.bytes_ns else None,
+        mbu_busy=floor.bytes_ns / floor.busy_ns if floor.bytes_ns and floor.busy_ns else None,
         us_per_1k_context_ideal=us(floor.ns_per_1k_context_ideal),
         us_per_1k_context_measured=us(floor.ns_per_1k_context_measured),
         source="shapes" if floor.weight_bytes is not None else "none",
         confidence=floor.confidence,
         assumptions=[strings.assumption(code) for code in floor.assumptions],
+        floor_bytes_us=us(floor.bytes_ns),
+        floor_compute_us=us(floor.compute_ns),
+        weight_bytes_read_min=floor.weight_bytes_min,
+        weight_bytes_read_max=floor.weight_bytes_max,
     )
 
 
@@ -81,4 +85,58 @@ def request(analysis: Analysis) -> doc.Request | None:
         tpot_us_p99=us(view.tpot_ns_p99),
         decode_step_flops_over_prefill_flops=view.decode_over_prefill_flops,
         source="steps",
+    )
+
+
+def memory(analysis: Analysis) -> doc.Memory | None:
+    """How the device's memory is used, or None where neither weights nor cache are known."""
+    used = analysis.memory
+    if used is None:
+        return None
+    return doc.Memory(
+        total_bytes=used.total_bytes,
+        weight_bytes=used.weight_bytes,
+        kv_bytes_per_token=used.kv_bytes_per_token,
+        kv_reserved_bytes=used.kv_reserved_bytes,
+        kv_used_bytes=used.kv_used_bytes,
+        free_bytes=used.free_bytes,
+        max_sequences=used.max_sequences,
+        source=used.source,
+        confidence=used.confidence,
+        assumptions=[strings.assumption(code) for code in used.assumptions],
+    )
+
+
+def sensitivity(analysis: Analysis) -> doc.Sensitivity | None:
+    """What one change would save of a decode step, or None without a complete one."""
+    saved = analysis.sensitivity
+    if saved is None:
+        return None
+    return doc.Sensitivity(
+        compute_2x=saved.compute_2x,
+        bandwidth_2x=saved.bandwidth_2x,
+        launches_free=saved.launches_free,
+        weights_half=saved.weights_half,
+        kv_half=saved.kv_half,
+    )
+
+
+def batching(analysis: Analysis) -> doc.Batching | None:
+    """How far batching carries, or None where the decode step is not known well enough to tell."""
+    found = analysis.batching
+    if found is None:
+        return None
+    return doc.Batching(
+        points=[
+            doc.BatchPoint(sequences=point.sequences, step_us=point.step_ns / 1e3, tokens_per_s=point.tokens_per_s)
+            for point in found.points
+        ],
+        cap=found.cap,
+        cap_reason=found.cap_reason,
+        batching_efficiency=found.efficiency,
+        effective_batch=found.effective_batch,
+        streams=found.streams,
+        source="step-time model",
+        confidence=found.confidence,
+        assumptions=[strings.assumption(code) for code in found.assumptions],
     )

@@ -281,7 +281,10 @@ class Kernel(Section):
 
 
 class DecodeFloor(Section):
-    """The least time a decode step can take: weight and KV bytes over bandwidth."""
+    """The least time a decode step can take: its bytes over bandwidth, or its math where that is longer.
+
+    `weight_bytes_read_min` and `_max` are the range where a mixture's experts are chosen per token.
+    """
 
     weight_bytes_held: float | None
     weight_bytes_read: float | None
@@ -297,6 +300,10 @@ class DecodeFloor(Section):
     source: str
     confidence: float
     assumptions: list[str]
+    floor_bytes_us: float | None = None
+    floor_compute_us: float | None = None
+    weight_bytes_read_min: float | None = None
+    weight_bytes_read_max: float | None = None
 
 
 class PrefillIdeal(Section):
@@ -310,31 +317,6 @@ class PrefillIdeal(Section):
     source: str
     confidence: float
     assumptions: list[str]
-
-
-class Memory(Section):
-    """How the device memory is used, and how many sequences fit."""
-
-    total_bytes: int | None
-    weight_bytes: float | None
-    kv_bytes_per_token: float | None
-    kv_reserved_bytes: float | None
-    kv_used_bytes: float | None
-    free_bytes: float | None
-    max_sequences: int | None
-    source: str
-    confidence: float
-    assumptions: list[str]
-
-
-class Sensitivity(Section):
-    """Share of a decode step saved by one change."""
-
-    compute_2x: float | None
-    bandwidth_2x: float | None
-    launches_free: float | None
-    weights_half: float | None
-    kv_half: float | None
 
 
 class Cost(Section):

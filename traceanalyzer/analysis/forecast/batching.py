@@ -49,6 +49,7 @@ class Batching:
         efficiency: tokens per second as measured over those of as many single streams at the model's own step of one
             sequence: 1 would be batching for free.
         effective_batch: efficiency x sequences: the number of single streams that the batch is worth.
+        streams: how many streams took turns, each with steps of its own; 1 where there was one, None unknown.
     """
 
     points: tuple[BatchPoint, ...]
@@ -56,6 +57,7 @@ class Batching:
     cap_reason: str
     efficiency: float | None
     effective_batch: float | None
+    streams: int | None
     confidence: float
     assumptions: tuple[str, ...]
 
@@ -112,12 +114,13 @@ def ridge_batch(model: StepModel) -> float | None:
     return model.tokens * float((memory * weights / size)[known].sum() / math[known].sum())
 
 
-def batching(model: StepModel, room: int | None) -> Batching | None:
+def batching(model: StepModel, room: int | None, turns: int | None = None) -> Batching | None:
     """How far a decode step's batch can grow.
 
     Args:
         model: the mean decode step.
         room: sequences of the present mean context that fit in memory; None unknown.
+        turns: streams that took turns, see `streams`.
 
     Returns:
         None where the sequences, or the work of most of the kernel time, are not known.
@@ -142,6 +145,7 @@ def batching(model: StepModel, room: int | None) -> Batching | None:
         cap_reason=reason,
         efficiency=efficiency,
         effective_batch=efficiency * now if efficiency is not None else None,
+        streams=turns,
         confidence=round(0.8 * model.known_share * (1.0 if room is not None else 0.8), 2),
         assumptions=tuple(assumptions),
     )

@@ -27,7 +27,7 @@ from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.forecast.model import COLUMNS, WORK, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
-from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
 from traceanalyzer.trace.tables import KERNEL, MEMSET
 
 MOST_FIXED_NS = 2_000.0
@@ -156,7 +156,8 @@ def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     part, share = pieces["part"].to_numpy(), pieces["share"].to_numpy()
     copies = np.where(kind == MEMSET, "memset", "memcpy")
     category = np.where(kind == KERNEL, table["category"].to_numpy(object), copies)
-    tensor = _on_tensor_cores(timeline, table)
+    matrix = table["category"].isin(MATRIX_CATEGORIES).to_numpy()
+    tensor = np.where(matrix, tensor_core_times(table, timeline.device), np.nan)
     work = {
         name: np.where(kind == KERNEL, table[name].to_numpy(np.float64), np.nan) * part
         for name in WORK
@@ -177,11 +178,3 @@ def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in _KEYS], dropna=False).any()) / steps
     total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
     return total[list(COLUMNS)]
-
-
-def _on_tensor_cores(timeline: Timeline, table: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Least time of the FLOPs of matrix kernels on tensor cores, NaN where the device has none for the dtype."""
-    matrix = table["category"].isin(MATRIX_CATEGORIES)
-    peaks = {d: timeline.device.peak_tflops(str(d), True) or np.nan for d in table["dtype"].dropna().unique()}
-    peak = table["dtype"].map(peaks).astype(np.float64).where(matrix)
-    return np.asarray(table["flops"].to_numpy(np.float64) / peak.to_numpy(np.float64) / 1e3)

@@ -44,8 +44,8 @@ COLUMNS = ("name", "category", "role", "dtype", "tensor_core", "count", "duratio
 """Columns of `StepModel.rows`."""
 
 QUANTISED_EFFECT = 0.9
-"""Share of the bytes' saving that quantised kernels keep, for unpacking costs time. With the fixed part apart, 0.9 gives
-both rows of the published gpt-fast table (int8, int4) within 2 %."""
+"""Share of the bytes' saving that quantised kernels keep, for unpacking costs time. With the fixed part apart, 0.9
+gives both rows of the published gpt-fast table (int8, int4) within 2 %."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,27 @@ ASSUMPTIONS: Mapping[str, str] = {
     "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without "
     "the gap before the next one.",
     "math_longer_than_bytes": "At this batch size the math of the step takes longer than its bytes, so the floor is "
-    "too low.",
+    "that of the math.",
+    "experts_drawn_evenly": "Which experts a step reads is not recorded; they are taken to be drawn evenly, with the "
+    "range given.",
+    # memory
+    "every_parameter_of_one_size": "Every parameter is taken to have the size of the model's dtype.",
+    "held_is_read": "The weights held are those that a step reads; the output layer shares the input embedding.",
+    "held_is_read_and_embedding": "The weights held are those that a step reads and the input embedding.",
+    "held_at_least_read": "At least the weights that a step reads are held; an input embedding of its own and experts "
+    "that were not chosen come on top.",
+    "kv_kept_is_read": "The cache per token is what attention reads per token of context; layers that look back only "
+    "so far keep more, or less, than that.",
+    "one_pool_per_layer": "Every KV write of a step is taken to fill a pool of its own.",
+    "kv_pool_shared": "Layers share pools, for together they would be larger than the device; how much is set aside "
+    "is not known.",
+    "usable_memory": "90 % of the memory is taken to be usable for weights and cache; activations fit in the rest.",
+    "same_context": "Further sequences are taken to have the mean context of the present ones.",
+    # batching
+    "weights_read_once": "Weights are read once a step, however many sequences it has; all else grows with them.",
+    "experts_grow_with_batch": "Experts are taken to be read as often as sequences grow, so batching gains nothing "
+    "there.",
+    "kv_room_unknown": "How many sequences fit in memory is not known.",
     # prefill ideal
     "causal_half": "Causal attention counts only the pairs it may look at.",
     "dense_flops": "FLOPs are those that ran, padding included.",
