@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from tests.trace.made import LAYOUTS, PACKINGS, document, events, packed
 from tests.trace.plain import assert_same, events_of
 from traceanalyzer.trace import read_trace
+from traceanalyzer.trace.events import CATEGORIES
 from traceanalyzer.trace.kineto import read_kineto
+from traceanalyzer.trace.salvage import decode
 
 TABLES = ("kernels", "launches", "ops", "annotations", "syncs", "counters")
 
@@ -129,3 +131,26 @@ def test_columns_have_the_types_of_the_contract(tmp_path: Path) -> None:
             assert list(frame.columns) == list(schema)
             assert [frame[column].dtype for column in frame] == list(schema.values())
             assert frame.index.equals(frame.reset_index(drop=True).index)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_events_without_anything_odd_are_decoded_once(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [event for event in events(11, 300) if event.get("cat") in CATEGORIES]
+    assert len({event["cat"] for event in known}) > 8
+    path = tmp_path / "trace.json"
+    path.write_bytes(document(known, layout))
+    monkeypatch.setattr("traceanalyzer.trace.source._PLAIN_CHUNK", 1000)
+    careful: list[bytes] = []
+    monkeypatch.setattr("traceanalyzer.trace.blocks.decode", lambda piece: careful.append(piece) or decode(piece))
+    trace = read_kineto(path, 4000)
+    assert len(careful) <= 3, "only where the list ends may be looked at again"
+    monkeypatch.setattr("traceanalyzer.trace.blocks._MOST_VAIN", 0)
+    again = read_kineto(path, 4000)
+    assert len(careful) > 10
+    for table in TABLES:
+        assert getattr(trace, table).equals(getattr(again, table)), table
+    assert trace.strings == again.strings
+    assert trace.threads == again.threads
+    assert trace.quality == again.quality

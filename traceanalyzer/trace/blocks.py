@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from traceanalyzer.trace import notes
-from traceanalyzer.trace.salvage import BOUNDARY, DAMAGE, LAST_EVENT_END, Events, decode, salvage
+from traceanalyzer.trace.events import decode_known
+from traceanalyzer.trace.salvage import BOUNDARY, DAMAGE, LAST_EVENT_END, Events, check_utf8, decode, salvage
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 21
 """How much text is decoded at once."""
 
 _METADATA_BYTES = 1 << 24
@@ -25,6 +26,8 @@ _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _OVERLAP = 256
 _FILLER = b", \t\r\n"
 _WINDOW = 1 << 12
+_MOST_VAIN = 8
+"""After as many blocks in a row with odd events, the rest of the trace is not expected to be without."""
 
 
 class EventBlocks:
@@ -51,6 +54,7 @@ class EventBlocks:
         self._book = book
         self._block = block_bytes
         self._buffer = b""
+        self._vain = 0
 
     def __iter__(self) -> Iterator[Events]:
         """The blocks, once."""
@@ -73,7 +77,7 @@ class EventBlocks:
                 continue
             self.closed = events.ended
             self._buffer = events.rest + following
-            if events.raws:
+            if events.raws or events.structs:
                 yield events
             size = min(2 * max(size, len(self._buffer)), _LONGEST_EVENT) if events.rest else self._block
             if final:
@@ -136,6 +140,15 @@ class EventBlocks:
             window *= 16
 
     def _decoded(self, piece: bytes, final: bool) -> Events:
+        if self._vain < _MOST_VAIN:
+            try:
+                check_utf8(piece)
+                known = Events(structs=decode_known(piece))
+            except DAMAGE:
+                self._vain += 1
+            else:
+                self._vain = 0
+                return known
         try:
             return decode(piece)
         except DAMAGE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -18,35 +19,25 @@ from msgspec import Raw
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.events import (
     CATEGORIES,
+    CATEGORY,
     GPU_ANNOTATION,
     GPU_KINDS,
+    STRUCTS,
     Event,
     EventDecoder,
     Group,
-    KernelEvent,
-    LaunchEvent,
     Loose,
     MemoryArgs,
-    MemoryEvent,
-    OpEvent,
     OtherEvent,
-    PlaceEvent,
     lenient,
 )
 from traceanalyzer.trace.growing import Chunk, Growing
-from traceanalyzer.trace.numbers import Bools, Ints, integer, integers, nanoseconds, narrow, reals
+from traceanalyzer.trace.numbers import Bools, Ints, integers, nanoseconds, narrow, reals
 from traceanalyzer.trace.salvage import DAMAGE, Events
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
 
-_STRUCTS: dict[Group, type[Event]] = {
-    Group.KERNEL: KernelEvent,
-    Group.LAUNCH: LaunchEvent,
-    Group.OP: OpEvent,
-    Group.ANNOTATION: PlaceEvent,
-    Group.SYNC: PlaceEvent,
-    Group.MEMORY: MemoryEvent,
-    Group.OTHER: OtherEvent,
-}
+_LABELLED = (Group.KERNEL, Group.ANNOTATION)
+"""Groups whose categories make a difference within their table."""
 _MEMORY = "[memory]"
 _MEMORY_VALUES = (("Bytes", "bytes"), ("Total Allocated", "allocated"), ("Total Reserved", "reserved"))
 _CPU_DEVICE_TYPE = 0
@@ -118,7 +109,7 @@ class Columns:
         self._book = book
         self._threads = _Threads()
         self._json = _JsonTexts(self.strings)
-        self._decoders = {group: EventDecoder(kind, book) for group, kind in _STRUCTS.items()}
+        self._decoders = {group: EventDecoder(kind, book) for group, kind in STRUCTS.items()}
 
     @property
     def threads(self) -> tuple[tuple[str, str], ...]:
@@ -127,22 +118,39 @@ class Columns:
 
     def add(self, events: Events) -> None:
         """Take over the events of one block."""
-        self.events += len(events.raws)
-        self.categories.update(events.categories)
-        present = {category: CATEGORIES.get(category, Group.OTHER) for category in set(events.categories)}
-        raws: dict[Group, list[Raw]] = {group: [] for group in present.values() if group != Group.SKIP}
-        take = {category: raws[group].append for category, group in present.items() if group != Group.SKIP}
-        for raw, category in zip(events.raws, events.categories, strict=True):
+        self.events += len(events.structs) + len(events.raws)
+        if events.structs:
+            self._add_structs(events.structs)
+        if events.raws:
+            self._add_raws(events.raws, events.categories)
+
+    def _add_structs(self, structs: Sequence[Any]) -> None:
+        kinds = Counter(map(type, structs))
+        self.categories.update({CATEGORY[kind]: count for kind, count in kinds.items()})
+        group_of = {kind: CATEGORIES[CATEGORY[kind]] for kind in kinds}
+        found: dict[Group, list[Any]] = {group: [] for group in group_of.values() if group != Group.SKIP}
+        take = {kind: found[group].append for kind, group in group_of.items() if group != Group.SKIP}
+        for event in structs:
+            if (kind := type(event)) in take:
+                take[kind](event)
+        for group, events in found.items():
+            self._group(group, events, [CATEGORY[type(event)] for event in events] if group in _LABELLED else [])
+
+    def _add_raws(self, raws: Sequence[Raw], categories: Sequence[str | None]) -> None:
+        self.categories.update(categories)
+        group_of = {category: CATEGORIES.get(category, Group.OTHER) for category in set(categories)}
+        found: dict[Group, list[Raw]] = {group: [] for group in group_of.values() if group != Group.SKIP}
+        take = {category: found[group].append for category, group in group_of.items() if group != Group.SKIP}
+        for raw, category in zip(raws, categories, strict=True):
             if category in take:
                 take[category](raw)
-        for group, texts in raws.items():
-            members = {category for category, its_group in present.items() if its_group == group}
-            labelled = group in (Group.KERNEL, Group.ANNOTATION)
-            labels = [category for category in events.categories if category in members] if labelled else []
-            self._group(group, texts, labels)
+        for group, texts in found.items():
+            labelled = group in _LABELLED
+            labels = [category for category in categories if group_of[category] == group] if labelled else []
+            self._group(group, self._decoders[group].decode(texts), labels)
 
-    def _group(self, group: Group, raws: list[Raw], labels: list[str | None]) -> None:
-        events: list[Any] = self._decoders[group].decode(raws)
+    def _group(self, group: Group, events: list[Any], labels: Sequence[str | None]) -> None:
+        """Take over the events of one group, with their categories where the group tells them apart."""
         if group == Group.OTHER:
             self._other(events)
         elif group == Group.MEMORY:
@@ -187,7 +195,7 @@ class Columns:
         self._book.add(notes.ODD_FIELDS, int((~possible).sum()))
         return np.where(possible, values, MISSING).astype(np.int32)
 
-    def _kernels(self, events: list[Any], labels: list[str | None]) -> None:
+    def _kernels(self, events: list[Any], labels: Sequence[str | None]) -> None:
         args = [event.args for event in events]
         grid, block = _triples([a.grid for a in args]), _triples([a.block for a in args])
         chunk: Chunk = {
@@ -207,7 +215,7 @@ class Columns:
         }
         self.tables["kernels"].append(self._timed(events, chunk))
 
-    def _launches(self, events: list[Any], _: list[str | None]) -> None:
+    def _launches(self, events: list[Any], _: Sequence[str | None]) -> None:
         args = [event.args for event in events]
         chunk: Chunk = {
             "thread": self._thread_codes(events),
@@ -216,7 +224,7 @@ class Columns:
         }
         self.tables["launches"].append(self._timed(events, chunk))
 
-    def _ops(self, events: list[Any], _: list[str | None]) -> None:
+    def _ops(self, events: list[Any], _: Sequence[str | None]) -> None:
         args = [event.args for event in events]
         dims = self._json.codes([a.dims for a in args])
         if (dims == MISSING).any():
@@ -232,7 +240,7 @@ class Columns:
         }
         self.tables["ops"].append(self._timed(events, chunk))
 
-    def _annotations(self, events: list[Any], labels: list[str | None]) -> None:
+    def _annotations(self, events: list[Any], labels: Sequence[str | None]) -> None:
         args = [event.args for event in events]
         gpu = np.array([label == GPU_ANNOTATION for label in labels], np.bool_)
         device = _or_place([a.device for a in args], [event.pid for event in events])
@@ -246,7 +254,7 @@ class Columns:
         }
         self.tables["annotations"].append(self._timed(events, chunk))
 
-    def _syncs(self, events: list[Any], _: list[str | None]) -> None:
+    def _syncs(self, events: list[Any], _: Sequence[str | None]) -> None:
         args = [event.args for event in events]
         chunk: Chunk = {
             "device": narrow(_or_place([a.device for a in args], [event.pid for event in events])),
@@ -319,13 +327,9 @@ def _or_place(recorded: list[Loose], place: list[Loose]) -> Ints:
 
 def _triples(values: list[tuple[int, ...]]) -> npt.NDArray[np.int32]:
     """Grids or blocks as an n x 3 array, MISSING where not recorded as three numbers."""
-    if any(len(value) != 3 for value in values):
+    if set(map(len, values)) - {3}:
         values = [value if len(value) == 3 else (MISSING,) * 3 for value in values]
-    try:
-        flat = np.array(values, np.int64)
-    except OverflowError:
-        flat = np.array([[integer(n) for n in value] for value in values], np.int64)
-    return narrow(flat)
+    return narrow(integers(list(chain.from_iterable(values))).reshape(-1, 3))
 
 
 def _object(raw: Raw) -> dict[str, Any]:

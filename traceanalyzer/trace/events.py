@@ -7,6 +7,8 @@ in a way not listed here, which reads as missing.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeVar
@@ -163,6 +165,43 @@ class OtherEvent(Event, gc=False):
     """Any other event: names of threads, counters, instants."""
 
     args: Raw = NOTHING
+
+
+class _Skipped(Struct, gc=False):
+    """An event that is counted and not kept."""
+
+
+STRUCTS: dict[Group, type[Event]] = {
+    Group.KERNEL: KernelEvent,
+    Group.LAUNCH: LaunchEvent,
+    Group.OP: OpEvent,
+    Group.ANNOTATION: PlaceEvent,
+    Group.SYNC: PlaceEvent,
+    Group.MEMORY: MemoryEvent,
+    Group.OTHER: OtherEvent,
+}
+"""What the events of a group are decoded to."""
+
+CATEGORY: dict[type[Struct], str] = {
+    msgspec.defstruct(
+        f"_{category}", [], bases=(STRUCTS.get(group, _Skipped),), tag_field="cat", tag=category, gc=False
+    ): category
+    for category, group in CATEGORIES.items()
+    if category is not None
+}
+"""The category by the type that `decode_known` gives its events."""
+
+_known = msgspec.json.Decoder(list[functools.reduce(operator.or_, CATEGORY)])  # type: ignore[misc]
+
+
+def decode_known(piece: bytes) -> list[Struct]:
+    """The events of a piece of an event list that holds nothing but events of known categories as they should be.
+
+    Raises:
+        DAMAGE: it holds anything else, which asks for a closer look.
+    """
+    events: list[Struct] = _known.decode(b"[" + piece + b"]")
+    return events
 
 
 E = TypeVar("E", bound=Event)

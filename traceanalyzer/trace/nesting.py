@@ -7,6 +7,8 @@ asynchronous boundary overlaps others without nesting and counts as enclosing on
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def parents(thread: npt.NDArray[np.int32], start: Ints, end: Ints, slack_ns: int = 0) -> npt.NDArray[np.int32]:
-    """Row of the innermost enclosing op, in time linear in n.
+    """Row of the innermost enclosing op, in time n log n.
 
     Args:
         thread, start, end: n ops sorted by (thread, start, -duration); times in ns.
@@ -26,20 +28,17 @@ def parents(thread: npt.NDArray[np.int32], start: Ints, end: Ints, slack_ns: int
         n rows, MISSING for a root. An op encloses another if it begins no later and ends no earlier (less the slack),
         and stands before it in the order; of several, the one that stands last.
     """
-    result = np.full(len(start), MISSING, np.int32)
-    stack: list[int] = []
-    ends = end.tolist()
-    current = None
-    for row, (on, begin, finish) in enumerate(zip(thread.tolist(), start.tolist(), ends, strict=True)):
-        if on != current:
-            current = on
-            stack.clear()
-        # Ends on the stack grow towards its bottom: what ends before this op encloses no later one that it does not.
-        while stack and ends[stack[-1]] + (slack_ns if ends[stack[-1]] > begin else 0) < finish:
-            stack.pop()
-        if stack:
-            result[row] = stack[-1]
-        while stack and ends[stack[-1]] <= finish:
-            stack.pop()
-        stack.append(row)
-    return result
+    # Enclosing means: stands before it on its thread, and ends at `least` or later.
+    least = np.minimum(end, np.maximum(end - slack_ns, start + 1))
+    found = np.arange(-1, len(start) - 1, dtype=np.int32)
+    enclosed = np.zeros(len(start), np.bool_)
+    for first, last in pairwise((0, *(np.flatnonzero(np.diff(thread)) + 1).tolist(), len(start))):
+        enclosed[first + 1 : last] = np.maximum.accumulate(end[first:last])[:-1] >= least[first + 1 : last]
+    found[~enclosed] = MISSING
+    # All rows take one step at a time. What stands between a row that ends too early and the row that it has come to
+    # itself ends earlier still, and can be passed over; so the steps double, and a few rounds serve any depth.
+    rows = np.flatnonzero(enclosed)
+    while len(rows):
+        rows = rows[end[found[rows]] < least[rows]]
+        found[rows] = found[found[rows]]
+    return found

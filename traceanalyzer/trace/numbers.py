@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _INT64 = np.iinfo(np.int64)
-_NEWLINE, _DOT, _ZERO = 10, 46, 48
-_NS_DIGITS = 18
+_NEWLINE, _DOT, _ZERO, _NINE = 10, 46, 48, 57
+_DECIMALS, _WHOLE_DIGITS = 3, 16
+"""The most digits after and before the point that are read at once; 16 before it fit in int64 below a leading 9."""
 _NUMBER_AT_END = re.compile(r"(?:^|\D)(\d{1,18})\s*$")
 
 
@@ -37,20 +39,11 @@ def nanoseconds(texts: Sequence[Raw | bytes]) -> tuple[Ints, Bools]:
     """
     count = len(texts)
     values = np.zeros(count, np.int64)
-    known = np.zeros(count, np.bool_)
-    joined = b"\n".join(texts) + b"\n"
-    raw = np.frombuffer(joined, np.uint8)
-    ends = np.flatnonzero(raw == _NEWLINE)
-    if count and len(ends) == count:
-        starts = np.concatenate(([0], ends[:-1] + 1))
-        dots = np.flatnonzero(raw == _DOT)
-        decimals = np.full(count, -1, np.int64)
-        decimals_row = np.searchsorted(ends, dots)
-        decimals[decimals_row] = ends[decimals_row] - dots - 1
-        shapes = (ends - starts) * 32 + np.minimum(decimals, 4) + 1
-        for shape in np.unique(shapes):
-            length, places = divmod(int(shape), 32)
-            _fixed_width(raw, starts, np.flatnonzero(shapes == shape), length, places - 1, values, known)
+    known, decimals = _plain(b"\n".join(texts) + b"\n", count)
+    plain = texts if known.all() else list(compress(texts, known.tolist()))
+    if plain:
+        digits = b"\n".join(plain).replace(b".", b"")
+        values[known] = np.fromstring(digits, np.int64, sep="\n") * 10 ** (_DECIMALS - decimals[known])
     for row in np.flatnonzero(~known).tolist():
         exact = _decimal_ns(bytes(texts[row]))
         if exact is not None:
@@ -58,27 +51,29 @@ def nanoseconds(texts: Sequence[Raw | bytes]) -> tuple[Ints, Bools]:
     return values, known
 
 
-def _fixed_width(
-    raw: npt.NDArray[np.uint8], starts: Ints, rows: Ints, length: int, places: int, values: Ints, known: Bools
-) -> None:
-    """Parse the `rows` whose texts are `length` characters long with `places` decimals (-1: no dot)."""
-    whole = length if places < 0 else length - 1 - places
-    if places == 0 or places > 3 or whole < 1 or whole + 3 > _NS_DIGITS + 1:
-        return
-    begin = starts[rows]
-    value = np.zeros(len(rows), np.int64)
-    good = np.ones(len(rows), np.bool_)
-    for column in range(length):
-        if places > 0 and column == whole:
-            good &= raw[begin + column] == _DOT
-            continue
-        digit = raw[begin + column] - np.uint8(_ZERO)
-        good &= digit < 10
-        if column == 0 and whole + 3 > _NS_DIGITS:
-            good &= digit < 9
-        value = value * 10 + digit
-    values[rows] = np.where(good, value * 10 ** (3 - max(places, 0)), 0)
-    known[rows] = good
+def _plain(lines: bytes, count: int) -> tuple[Bools, Ints]:
+    """Which of `count` lines are digits, with a point and up to three more digits or without, and how many more."""
+    raw = np.frombuffer(lines, np.uint8)
+    ends = np.flatnonzero(raw == _NEWLINE)
+    decimals = np.zeros(count, np.int64)
+    if len(ends) != count:
+        return np.zeros(count, np.bool_), decimals
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    is_dot = raw == _DOT
+    dots = np.flatnonzero(is_dot)
+    if len(dots) == count and (dots > starts).all() and (dots < ends).all():
+        points, decimals = np.ones(count, np.int64), ends - dots - 1
+    else:
+        row = np.searchsorted(ends, dots)
+        points = np.bincount(row, minlength=count)
+        decimals[row] = ends[row] - dots - 1
+    whole = ends - starts - points - decimals
+    plain: Bools = (whole >= 1) & (whole <= _WHOLE_DIGITS) & ((whole < _WHOLE_DIGITS) | (raw[starts] < _NINE))
+    plain &= (points == 0) | ((points == 1) & (decimals >= 1) & (decimals <= _DECIMALS))
+    other = raw - np.uint8(_ZERO) > 9  # wraps around below the digit zero
+    if np.count_nonzero(other) > count + len(dots):
+        plain[np.searchsorted(ends, np.flatnonzero(other & ~is_dot & (raw != _NEWLINE)))] = False
+    return plain, decimals
 
 
 def _decimal_ns(text: bytes) -> int | None:

@@ -62,12 +62,14 @@ DAMAGE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class Events:
     """Whole events in file order: their JSON texts and categories, and what follows them in the piece.
 
+    Where nothing about them is odd, `structs` holds the events themselves instead, each in the type of its category.
     `ended`: the closing bracket of the list was found and `rest` begins after it; otherwise `rest` is an unfinished
     event.
     """
 
     raws: list[msgspec.Raw] = field(default_factory=list)
     categories: list[str | None] = field(default_factory=list)
+    structs: list[msgspec.Struct] = field(default_factory=list)
     rest: bytes = b""
     ended: bool = False
 
@@ -87,7 +89,7 @@ def decode(piece: bytes) -> Events:
     Raises:
         DAMAGE: the piece is damaged or ends inside an event.
     """
-    _check_utf8(piece)
+    check_utf8(piece)
     wrapped = b"[" + piece + b"]"
     try:
         raws = _raw_list.decode(wrapped)
@@ -101,7 +103,7 @@ def decode(piece: bytes) -> Events:
     return Events(raws, [head.cat for head in _head_list.decode(wrapped)])
 
 
-def _check_utf8(piece: bytes) -> None:
+def check_utf8(piece: bytes) -> None:
     """Raise UnicodeDecodeError for bytes that are no UTF-8: the decoder does not look into the text it skips."""
     if piece.isascii():
         return
