@@ -137,7 +137,7 @@ def test_columns_have_the_types_of_the_contract(tmp_path: Path) -> None:
 def test_events_without_anything_odd_are_decoded_once(
     tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = [event for event in events(11, 300) if event.get("cat") in CATEGORIES]
+    known = [event for event in events(11, 1200) if event.get("cat") in CATEGORIES]
     assert len({event["cat"] for event in known}) > 8
     path = tmp_path / "trace.json"
     path.write_bytes(document(known, layout))
@@ -145,10 +145,10 @@ def test_events_without_anything_odd_are_decoded_once(
     careful: list[bytes] = []
     monkeypatch.setattr("traceanalyzer.trace.blocks.decode", lambda piece: careful.append(piece) or decode(piece))
     trace = read_kineto(path, 4000)
-    assert len(careful) <= 3, "only where the list ends may be looked at again"
+    at_the_end = len(careful)
     monkeypatch.setattr("traceanalyzer.trace.blocks._MOST_VAIN", 0)
     again = read_kineto(path, 4000)
-    assert len(careful) > 10
+    assert 3 * at_the_end < len(careful), "only where the list ends is anything looked at again"
     for table in TABLES:
         assert getattr(trace, table).equals(getattr(again, table)), table
     assert trace.strings == again.strings
