@@ -123,3 +123,32 @@ PUBLIC_PROFILES = (
     ("void internal::region_transform_ABC_val<int, 32, 32>(cublasTransformParams)", "copy", "no", None),
     ("rcclAllReduceRingKernel", "comm", "no", None),
 )  # fmt: skip
+
+#: Communication: (name, role), labelled from the library's own names for what the kernel does.
+COLLECTIVES = (
+    ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+    ("ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)", "all_reduce"),
+    ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
+    ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
+    ("ncclSymDevKernel_AllGather_LLMC(ncclSymDevArgs)", "all_gather"),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce_scatter"),
+    ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", "send_recv"),
+    ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "collective"),
+    ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "reduce"),
+    ("void quickreduce::allreduce_prototype_twoshot<quickreduce::AllReduceTwoshot<__half, CodecQ4<__half, 8>, true>, __half>", "all_reduce"),
+    ("void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(c10::BFloat16**, unsigned long)", "all_reduce"),
+    ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*, vllm::RankSignals, vllm::Signal*)", "all_reduce"),
+    ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1, __nv_bfloat16, 8>", "all_reduce"),
+    ("void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)2, __nv_bfloat16, true>(Params)", "all_reduce"),
+    ("void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport_fusion<__nv_bfloat16, 1>(Params)", "all_reduce"),
+    ("void tensorrt_llm::kernels::ar_fusion::moe::moefinalize_allreduce_fusion_kernel_oneshot_lamport<__nv_bfloat16, 8>", "all_reduce"),
+    ("void deep_ep::internode_ll::dispatch<true, false, 7168>(void*, void*)", "dispatch"),
+    ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(__nv_bfloat16*, float*)", "combine"),
+    ("void nccl_ep::internode_ll::combine<(bool)0, (int)7168, (int)9>(void*)", "combine"),
+    ("void dpsk::ep::internode::notify_dispatch<false, 8>(int const*, long*, int)", "dispatch"),
+    ("void tensorrt_llm::kernels::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*, DispatchKernelPointers)", "dispatch"),
+    ("void tensorrt_llm::kernels::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(CombineKernelPointers)", "combine"),
+    ("EpDispatchInterNodeV1KernelLowLatency_bf16", "dispatch"),
+    ("EpCombineInterNodeV1Kernel_bf16", "combine"),
+    ("exchangeSplitAndOffset(long*, int, int)", "all_to_all"),
+)  # fmt: skip

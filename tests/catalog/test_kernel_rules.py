@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.catalog.engine_kernel_names import NAMES, PUBLIC_PROFILES
+from tests.catalog.engine_kernel_names import COLLECTIVES, NAMES, PUBLIC_PROFILES
 from tests.conftest import SHARED, require
 from traceanalyzer.analysis.kernels import classify
 from traceanalyzer.catalog.kernel_rules import NAME_LIMIT, UNKNOWN, Rule, categories, match, rules
@@ -50,6 +50,15 @@ def test_names_of_engines(name: str, category: str, tensor_core: str, dtype: str
     assert (found.category, found.tensor_core) == (category, tensor_core)
     if tensor_core != "no" or dtype:
         assert found.dtype == dtype
+
+
+@pytest.mark.parametrize(("name", "role"), COLLECTIVES)
+def test_what_a_communication_kernel_runs(name: str, role: str) -> None:
+    assert (match(name).category, match(name).role, match(name).tensor_core) == ("comm", role, "no")
+
+
+def test_compiled_kernels_named_after_a_neighbouring_collective_do_not_communicate() -> None:
+    assert match("triton_poi_fused_add_all_reduce_4").category == "fused_triton"
 
 
 @pytest.mark.parametrize("name", ["", "x", "my_kernel", "main_kernel0", "\x00\n", "核", "kernel<int, float>(float*)"])

@@ -113,6 +113,37 @@ def test_what_the_step_does_not_say_stays_unknown(change: dict[str, Any]) -> Non
     assert table["source"].tolist() == ["none"]
 
 
+def one_paged_call(name: str, dims: list[Any], concrete: list[str], keys: float) -> pd.DataFrame:
+    """A decode step of 32 sequences through an op that takes the cache in pages."""
+    recording = Recording()
+    types = [BF16 if d else "Scalar" for d in dims]
+    recording.op(name, 0, 100, dims, types, concrete)
+    recording.launch("cudaLaunchKernel", 10, 1)
+    recording.kernel("void vllm::paged_attention_v1_kernel<unsigned short, unsigned short, 128, 16>", 1_000, 50, 1)
+    trace = recording.trace()
+    found = build(trace)
+    work = measure(trace, found, kernels.classes(trace, found))
+    facts = {"step": 0, "phase": "decode", "padded_tokens": 0.0, "query_context_sum": keys, "context_sum": keys,
+             **NOTHING, "tokens": 32.0, "sequences": 32.0, "decode_tokens": 32.0, "decode_sequences": 32.0}  # fmt: skip
+    return fill_attention(trace, found, work, pd.DataFrame([facts]), np.zeros(len(work), np.int32))
+
+
+def test_pages_whose_heads_are_an_argument() -> None:
+    pool = [[9000, 8, 16, 16, 8], [9000, 8, 128, 16]]
+    table = one_paged_call(
+        "_C::paged_attention_v1", [[32, 32, 128], [32, 32, 128], *pool, []], ["", "", "", "", "8"], 5000.0
+    )
+    assert table["flops"].tolist() == [4.0 * 32 * 128 * 5000]
+    assert table["bytes"].tolist() == [2.0 * 2 * 32 * 32 * 128 + 2.0 * 2 * 5000 * 8 * 128]
+
+
+def test_a_latent_key_is_read_once_for_all_heads_and_as_its_value() -> None:
+    dims: list[Any] = [[32, 128, 512], [32, 128, 512], [32, 128, 64], [4096, 128, 576], [32], [32, 64]]
+    table = one_paged_call("sgl_kernel::cutlass_mla_decode", dims, [""] * 6, 5000.0)
+    assert table["flops"].tolist() == [2.0 * 128 * (576 + 512) * 5000]
+    assert table["bytes"].tolist() == [2.0 * 32 * 128 * (576 + 512) + 2.0 * 576 * 5000]
+
+
 def test_two_attention_kernels_of_one_op_share_what_nobody_knows() -> None:
     table = filled(100, prompts((100, 300)), FLASH, PLAIN)
     assert table["bytes"].isna().all()

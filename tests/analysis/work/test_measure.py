@@ -75,7 +75,8 @@ def test_a_combine_pass_is_a_helper() -> None:
     q, k = [1, 1, 32, 128], [1, 700, 8, 128]
     table = one_op("aten::_flash_attention_forward", [q, k, k] + [[]] * 10,
                    [BF16] * 3 + [""] * 2 + ["Scalar"] * 5 + [""] * 3,
-                   ["", "", "", "", "", "1", "700", "0.", "False", "False", "", "", ""], (FLASH, 40), (COMBINE, 60))  # fmt: skip
+                   ["", "", "", "", "", "1", "700", "0.", "False", "False", "", "", ""],
+                   (FLASH, 40), (COMBINE, 60))  # fmt: skip
     assert table["flops"].tolist()[0] == 4 * 32 * 700 * 128
     assert np.isnan(table["flops"][1])
     assert table["kv_bytes"].tolist()[0] == 2 * 2 * 700 * 8 * 128

@@ -27,8 +27,9 @@ from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
 from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, objects
-from traceanalyzer.analysis.work.opwork import named, value
+from traceanalyzer.analysis.work.opwork import named, number, value
 from traceanalyzer.catalog import op_models
+from traceanalyzer.catalog.op_models import OpModel
 from traceanalyzer.trace.tables import KERNEL, Trace
 
 _MASKED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*Causal")
@@ -110,37 +111,56 @@ def _calls(trace: Trace, op: Ints) -> tuple[list[_Call | None], Ints]:
 
 
 def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
-    model = op_models.find(name)
-    if model is None or model.kind != "attention":
+    model = op_models.find(name, len(sig.dims))
+    if model is None or model.kind not in ("attention", "paged_attention") or model.options.get("layout") == "bhsd":
         return None
-    q, k, v = named(model, sig, "q"), named(model, sig, "k"), named(model, sig, "v")
-    if q is None or k is None or v is None or model.options.get("layout") == "bhsd":
+    q, out = named(model, sig, "q"), named(model, sig, "out")
+    per_key = _per_key(model, sig, stored)
+    if q is None or len(q.shape) < 3 or per_key is None:
         return None
-    heads, kv_heads, size, value_size = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
-    tokens = numel(q.shape) // max(heads * size, 1)
-    out = named(model, sig, "out")
+    size, value_size, bytes_per_key = per_key
+    tokens, heads = numel(q.shape[:-2]), q.shape[-2]
     written = out.dtype.bytes if out else max(q.dtype.bytes, 2)  # fp8 queries answer in 16 bits
     left = integer(value(model, sig, "window_left"))
     return _Call(
         tokens=tokens,
         moved=float(tokens * heads * (size * q.dtype.bytes + value_size * written)),
         flops_per_pair=2.0 * heads * (size + value_size),
-        bytes_per_key=float(kv_heads * (size + value_size) * (stored or k.dtype.bytes)),
+        bytes_per_key=bytes_per_key,
         causal="causal" not in model.at or value(model, sig, "causal") in ("True", "1"),
         windowed=left is not None and left >= 0,
     )
+
+
+def _per_key(model: OpModel, sig: Signature, stored: float | None) -> tuple[int, int, float] | None:
+    """Size of a key, size of a value, bytes of both in the cache. A latent key holds its value (one head for all)."""
+    q, k, v, rope, out = (named(model, sig, name) for name in ("q", "k", "v", "q_rope", "out"))
+    if q is None:
+        return None
+    size = q.shape[-1] + (rope.shape[-1] if rope and rope.shape else 0)
+    if model.kind == "paged_attention":
+        heads = number(model, sig, "kv_heads")
+        if heads is not None and k is not None:
+            return size, size, float(2 * heads * size * k.dtype.bytes)
+        latent = model.options.get("kv_heads") == 1 and out is not None and out.shape
+        return (size, out.shape[-1], float(size * (stored or q.dtype.bytes))) if latent and out else None
+    if k is None or v is None or len(k.shape) < 2:
+        return None
+    return size, v.shape[-1], float(k.shape[-2] * (size + v.shape[-1]) * (stored or k.dtype.bytes))
 
 
 def _stored_bytes(trace: Trace) -> float | None:
     """Bytes per element of the KV cache, where the ops that write it agree on one type."""
     sizes = set()
     for name in np.unique(trace.ops["name"].to_numpy()).tolist():
-        model = op_models.find(trace.text(name))
-        if model is None or model.role != "kv_write":
+        first = op_models.find(trace.text(name))
+        if first is None or first.role != "kv_write":
             continue
         calls = trace.ops.loc[trace.ops["name"] == name, ["dims", "types"]].drop_duplicates()
         for dims, types in calls.to_numpy(np.int64).tolist():
-            cache = named(model, signature(trace.text(dims), trace.text(types), "", ""), "dst_a")
+            sig = signature(trace.text(dims), trace.text(types), "", "")
+            model = op_models.find(trace.text(name), len(sig.dims))
+            cache = named(model, sig, "dst_a") if model else None
             sizes.add(cache.dtype.bytes if cache else None)
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -62,8 +62,9 @@ def _gathers(trace: Trace) -> list[int]:
 
 def _taken(trace: Trace, op: int, dims: int, types: int, kernel: int, grid: int) -> tuple[float, bool]:
     """(bytes, whether exact) of one such kernel; NaN where grid or name do not tell."""
-    model = op_models.find(trace.text(op))
-    source = named(model, signature(trace.text(dims), trace.text(types), "", ""), "table") if model else None
+    sig = signature(trace.text(dims), trace.text(types), "", "")
+    model = op_models.find(trace.text(op), len(sig.dims))
+    source = named(model, sig, "table") if model else None
     if source is None or not source.shape or grid <= 0 or min(source.shape) <= 0:
         return np.nan, False
     name = trace.text(kernel)

@@ -20,6 +20,7 @@ import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.work.calls import works_of_calls
+from traceanalyzer.analysis.work.collectives import name_collectives
 from traceanalyzer.analysis.work.columns import Floats, Ints, columns, numbers, objects, spread
 from traceanalyzer.analysis.work.doers import NEUTRAL, Names, doers, names_of
 from traceanalyzer.analysis.work.dtypes import recorded
@@ -64,6 +65,7 @@ def measure(trace: Trace, activity: Activity, classes: pd.DataFrame) -> pd.DataF
     for column in ("category", "role"):
         by_work = spread([getattr(w, column) for w in works] + ["other"], done)
         out[column] = objects(np.where(replace, by_work, spread(getattr(names, column), names.of)))
+    name_collectives(trace, table, names, out)
     _untyped(trace, table, works, done, share, out)
     _transfers(trace, table, out)
     split_k_sums(trace, table, works, done, share, out)

@@ -107,7 +107,8 @@ def _grows(trace: Trace, op: Ints, work: Ints, works: Sequence[OpWork]) -> Bools
 
 def _joins_last(name: str, dims: str, concrete: str) -> bool:
     """Whether a concatenation is along the last dimension (halves of a head), so not along the context."""
-    model, call = op_models.find(name), signature(dims, "", concrete, "")
+    call = signature(dims, "", concrete, "")
+    model = op_models.find(name, len(call.dims))
     shapes = call.tensors(model.at["list"]) if model and "list" in model.at else None
     axis = integer(call.value(model.at["list"] + 1)) if model and shapes else None
     return shapes is not None and axis in (-1, max(map(len, shapes)) - 1)
