@@ -140,6 +140,13 @@ def finding(id: str, title: str, status: str, **changes: Any) -> doc.Finding:
     return doc.Finding(**{**values, **changes})
 
 
+BATCHING = doc.Batching(
+    points=[doc.BatchPoint(sequences=n, step_us=20_000.0 + 105.0 * n, tokens_per_s=n / (0.020 + 105e-6 * n))
+            for n in (1, 2, 4, 8, 16, 32, 64, 128, 153)],
+    cap=153, cap_reason="ridge", batching_efficiency=None, effective_batch=None, streams=None, source="steps",
+    confidence=0.6, assumptions=["Further sequences are as long as these."],
+)  # fmt: skip
+
 FINDINGS = [
     finding("tf32", "Matrix products in fp32", "passed", reason="Every matrix product runs in bf16."),
     finding("batch", "Decode more sequences together", "found", phase="decode", saving_us_per_step=10_100.0,
@@ -243,7 +250,7 @@ def gpu_generation(**changes: Any) -> doc.Report:
             assumptions=["Every sequence is as long as these."]),
         "sensitivity": doc.Sensitivity(compute_2x=0.002, bandwidth_2x=0.21, launches_free=0.445, weights_half=0.19,
                                        kv_half=0.001),
-        "findings": FINDINGS,
+        "batching": BATCHING, "findings": FINDINGS,
         "cost": doc.Cost(price_per_gpu_hour=2.5, currency="USD", gpus=1, per_1m_input_tokens=0.0819,
                          per_1m_output_tokens=14.18, output_over_input=173.0, idle_share=0.44,
                          assumptions=["Every recorded GPU is priced."]),

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import require
 from tests.report import factory
+from tests.report.browsing import Visit, chromium
 from traceanalyzer.report import html
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 ALL = sorted(factory.ALL)
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    require(Path(CHROMIUM).exists(), "Chromium is not installed")
-    require(importlib.util.find_spec("playwright") is not None, "playwright is not installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")
@@ -42,34 +29,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, make in factory.ALL.items():
         (folder / f"{name}.html").write_text(html.render(make()), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in factory.ALL}
-
-
-class Visit:
-    """A page opened with everything but itself forbidden, and what it tried."""
-
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.requests: list[str] = []
-        self.complaints: list[str] = []
-        self.context.route("**/*", self._route)
-        self.page = self.context.new_page()
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.own = file.as_uri()
-        self.page.goto(self.own)
-
-    def _route(self, route: Any) -> None:
-        if route.request.url == self.own:
-            route.continue_()
-            return
-        self.requests.append(route.request.url)
-        route.abort()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -192,5 +151,7 @@ def test_text_and_marks_can_be_told_from_their_ground(theme: str) -> None:
             assert contrast(colour[mark], colour[ground]) >= 3.0, (mark, ground)
     assert contrast(colour["accent"], colour["accent-soft"]) >= 4.5
     assert contrast(colour["accent"], colour["track"]) >= 3.0
+    assert contrast(colour["ink"], colour["track"]) >= 4.5
+    assert contrast(colour["notice-ink"], colour["notice"]) >= 4.5
     for group in ("idle", "moving", "busy", "waiting", "useful", "unknown"):
         assert contrast(colour["g-ink"], colour[f"g-{group}"]) >= 4.5, group

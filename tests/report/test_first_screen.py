@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.report import factory
@@ -67,3 +69,45 @@ def test_without_limits_it_says_once_how_to_supply_them() -> None:
     assert said not in text.render(factory.gpu_generation())
     note = factory.doc.QualityNote(code="gpu_unknown", severity="warning", count=1, message="Supply them.")
     assert said not in text.render(factory.cpu_sample(quality=[note]))
+
+
+def test_one_step_has_no_percentiles() -> None:
+    first = first_screen(factory.graph_decode())
+    assert {fact.label: str(fact.figure) for fact in first.speed}["Decode, one step"] == "5.21 ms"
+    assert first.step_head == "Step"
+    assert first.phases[0].step_in_words == "5.21 ms, one step"
+    for rendering in (markdown.render, text.render, html.render):
+        assert not re.search(r"\bp\d\d\b", rendering(factory.graph_decode()).partition("<script type=")[0])
+    many = first_screen(factory.gpu_generation())
+    assert {"TPOT p50", "TPOT p99"} <= {fact.label for fact in many.speed}
+    assert many.step_head == "Step p50"
+    assert [line.step_in_words for line in many.phases][:2] == ["60.4 ms, one step", "20.4 ms"]
+
+
+def test_two_steps_give_one_time_per_token() -> None:
+    base = factory.gpu_generation()
+    phases = [row.model_copy(update={"steps": 2}) if row.phase == "decode" else row for row in base.phases]
+    for p99, label in ((20_660.0, "TPOT, one step"), (29_400.0, "TPOT p50")):
+        request = base.request.model_copy(update={"tpot_us_p99": p99}) if base.request else None
+        speed = first_screen(factory.gpu_generation(phases=phases, request=request)).speed
+        assert label in {fact.label for fact in speed}
+
+
+def test_a_simulated_run_says_so_first_everywhere() -> None:
+    said = "Simulated sample: no GPU ran this"
+    labelled = factory.gpu_generation().run.model_copy(update={"labels": {"simulated": "true"}})
+    for report in (factory.simulated(), factory.gpu_generation(run=labelled)):
+        page = html.render(report)
+        assert page.index(said) < page.index("<h1")
+        assert markdown.render(report).splitlines()[2].startswith(f"**{said}.**")
+        assert text.render(report).startswith(said)
+    no = factory.gpu_generation(traces=[factory.trace(collector={"schema": 1, "simulated": False})])
+    for report in (factory.gpu_generation(), no):
+        assert said not in html.render(report) + markdown.render(report) + text.render(report)
+
+
+def test_the_verdict_names_the_first_thing_to_do() -> None:
+    page = html.render(factory.gpu_generation())
+    card = page[page.index('<section class="verdict') : page.index("</section>", page.index('<section class="verdict'))]
+    assert '<a href="#finding-batch">Decode more sequences together</a>' in card
+    assert "saves 10.1 ms of a step (50 %)" in card

@@ -9,14 +9,16 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.report import factory
 from traceanalyzer.errors import InputError
-from traceanalyzer.report import html
+from traceanalyzer.report import html, markdown
 from traceanalyzer.report.document import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +121,27 @@ def test_tables_say_what_they_are(pages: dict[str, str], name: str) -> None:
     regions = [attributes for attributes in Page(pages[name]).named("div") if attributes.get("class") == "scroll"]
     assert len(regions) >= len(tables)
     assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_headings_come_in_order_and_landmarks_are_named(pages: dict[str, str], name: str) -> None:
+    page = Page(pages[name])
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    tags = [tag for tag, _ in page.elements]
+    assert (tags.count("main"), tags.count("nav"), tags.count("header"), tags.count("footer")) == (1, 1, 1, 1)
+    assert all({"aria-labelledby", "aria-label"} & set(section) for section in page.named("section"))
+    labelled = {label["for"] for label in page.named("label")}
+    assert labelled == {field["id"] for field in page.named("input")}
+    assert all({"aria-label", "aria-hidden"} & set(drawing) for drawing in page.named("svg"))
+
+
+def test_the_markdown_stands_in_the_page_once(pages: dict[str, str]) -> None:
+    (kept,) = re.findall(r'<pre class="all" id="markdown-text">(.*?)</pre>', pages["hostile"], flags=re.DOTALL)
+    assert "<" not in kept
+    assert unescape(kept) == markdown.render(factory.hostile()).rstrip("\n")
 
 
 def test_hostile_names_show_as_text(pages: dict[str, str]) -> None:

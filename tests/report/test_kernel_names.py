@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from traceanalyzer.report.views.kernel_names import label
+from traceanalyzer.report.views.kernel_names import SHOWN, label, labels
 
 NATIVE = "void at::native::"
 
@@ -61,3 +61,27 @@ def test_a_hostile_name_is_labelled_at_once(piece: str) -> None:
     start = time.process_time()
     label("void " + piece * 65_536)
     assert time.process_time() - start < 1.0
+
+
+def test_names_that_would_read_the_same_are_told_apart() -> None:
+    one = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<MulFunctor<float>>>(int)"
+    other = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<MulFunctor<c10::BFloat16>>>(int)"
+    alone = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float>>>(x)"
+    assert label(one) == label(other) == "elementwise_kernel Mul"
+    assert labels([one, alone, other, one], 64) == [
+        "elementwise_kernel Mul [2]", "reduce_kernel Mean", "elementwise_kernel Mul [4]", "elementwise_kernel Mul [2]"
+    ]  # fmt: skip
+
+
+def test_names_cut_in_their_middle_are_told_apart() -> None:
+    names = [f"triton_poi_fused_{'x' * 40}_{size}_{'y' * 40}" for size in ("small", "large")]
+    shown = labels(names, SHOWN)
+    assert len(set(shown)) == 2
+    assert max(map(len, shown)) <= SHOWN
+
+
+def test_names_of_the_same_words_are_numbered() -> None:
+    names = ["void k::run<a_type, b_type>(int)", "void k::run<b_type, a_type>(int)"]
+    assert labels(names, 64) == ["run [#1]", "run [#2]"]
+    shared = "void k::run<" + "x" * 3000
+    assert len(set(labels([shared + "1", shared + "2"], 64))) == 2

@@ -33,6 +33,7 @@ from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views import charts
 from traceanalyzer.report.views.appendix import appendix_view
 from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
+from traceanalyzer.report.views.batching import batching_view
 from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
@@ -50,7 +51,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 def render(report: Report) -> str:
     """The whole page."""
     style, script = _asset("report.css"), _asset("report.js")
-    changes, memory = changes_view(report), memory_view(report)
+    changes, batching, memory = changes_view(report), batching_view(report), memory_view(report)
     page = _environment().get_template("report.html").render(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; "
                "form-action 'none'",
@@ -70,8 +71,9 @@ def render(report: Report) -> str:
         prefill=prefill_view(report),
         limits=limits_command(report),
         changes=changes,
+        batching=batching,
         memory=memory,
-        has_what_if=bool(changes or memory),
+        has_what_if=bool(changes or batching or memory),
         kernels=kernel_view(report),
         appendix=appendix_view(report),
         markdown=markdown.render(report),
@@ -147,7 +149,7 @@ def _environment() -> Environment:
     )
     environment.filters["shorten"] = lambda value, limit: shorten(visible(value), limit)
     environment.filters["lines"] = lambda value: Markup("\n").join(visible(line) for line in value.splitlines())
-    environment.filters["svg"] = Markup  # only for charts.roofline, which escapes what it draws
+    environment.filters["svg"] = Markup  # only for what views.svg made, which escapes what it draws
     environment.globals.update(
         t=text,
         unknown=UNKNOWN,

@@ -52,7 +52,7 @@ def render(report: Report) -> str:
     lines += _line(" ".join(plain(part) for part in (first.floor, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
-    for table in (_findings(findings_view(report)), _ledger(ledger_view(report))):
+    for table in (_findings(findings_view(report), first), _ledger(ledger_view(report))):
         lines += table if len(lines) + len(table) + _FOOTER <= MAX_LINES else []
     lines += _kernels(report, MAX_LINES - len(lines) - _FOOTER - _TABLE_HEAD)
     made_by = text("made_by", name=plain(report.tool.name), version=plain(report.tool.version))
@@ -127,14 +127,16 @@ def _ruled_out(first: FirstScreen) -> list[str]:
     return ["", f"**{text('ruled_out.title')}**", "", *(f"- {plain(item)}" for item in first.ruled_out[:_RULED_OUT])]
 
 
-def _findings(view: FindingsView | None) -> list[str]:
-    """What was found beyond the first screen's few, and how the other rules ended."""
+def _findings(view: FindingsView | None, first: FirstScreen) -> list[str]:
+    """What was found beyond what the first screen names, and how the other rules ended."""
     if view is None:
         return []
     heads = ("finding", "phase", "saves", "step_then", "tokens_then", "confidence")
-    cells = [[row.title, row.phase_label, *(row.figure(head) for head in heads[2:])] for row in view.found[:_FINDINGS]]
+    said = {action.anchor for action in first.actions}
+    more = [row for row in view.found if row.anchor not in said][:_FINDINGS]
+    cells = [[row.title, row.phase_label, *(row.figure(head) for head in heads[2:])] for row in more]
     lines = _table([[text(f"findings.{head}") for head in heads], *cells], words=frozenset({0, 1})) if cells else []
-    return lines + _line(". ".join(plain(title) for _, title, _ in view.others))
+    return lines + _line(" ".join(f"{plain(title)}." for _, title, _ in view.others))
 
 
 def _ledger(view: LedgerView | None) -> list[str]:

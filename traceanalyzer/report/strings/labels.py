@@ -89,6 +89,13 @@ SOURCES: Mapping[str, str] = {
     "none": "none",
 }
 
+CAPS: Mapping[str, str] = {
+    "ridge": "matrix products become bound by compute",
+    "kv_memory": "the KV cache fills the memory",
+    "unknown": "",
+}
+"""What ends the growth of a batch, to be read after "where"; nothing where neither limit is known."""
+
 WORKLOADS: Mapping[str, str] = {
     "generation": "generation",
     "prefill_only": "prefill only",
@@ -135,6 +142,11 @@ def bound_label(bound: str) -> str:
 def source_label(source: str) -> str:
     """Where a figure comes from."""
     return SOURCES.get(source, _spelt(source))
+
+
+def cap_reason(code: str) -> str:
+    """What ends the growth of a batch."""
+    return CAPS.get(code, _spelt(code))
 
 
 def _spelt(code: str) -> str:

@@ -91,6 +91,7 @@ TEXT: Mapping[str, str] = {
     "meters.bandwidth_note": "of {peak}",
     "meters.tensor": "Tensor cores useful",
     "meters.tensor_note": "FLOPs at the peak",
+    "meters.above_zero": "> 0 %",
     "meters.at_least": "\N{GREATER-THAN OR EQUAL TO} {share}",
     "meters.unknown_band": "Hatched: may be useful or not, the work of these kernels is not known.",
     "actions.title": "What to do first",
@@ -102,7 +103,8 @@ TEXT: Mapping[str, str] = {
     "actions.then_both": "then {step} a step, {rate}",
     "actions.confidence": "confidence {share}",
     "actions.more": "All findings",
-    "actions.none": "Nothing was found that would save time: {passed} of {count} checks passed.",
+    "actions.none": "Nothing was found that would save time: {passed} of {count} checks passed, {apart} do not apply, "
+    "{unknown} could not be judged.",
     "ruled_out.title": "Ruled out",
     "cost.title": "Cost",
     "cost.input": "1M input tokens",

@@ -7,6 +7,7 @@ however much it may save.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.views.kernel_names import SHOWN, labels
 from traceanalyzer.report.views.pieces import Fact, Figure
 
-_PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,10 @@ def findings_view(report: Report) -> FindingsView | None:
         judged = tuple(Judged(row.title, row.reason or "") for row in report.findings if row.status == status)
         if judged:
             others.append((status, text(f"findings.{status}", count=len(judged)), judged))
-    passed = sum(finding.status == "passed" for finding in report.findings)
-    nothing = "" if views else text("actions.none", passed=passed, count=len(report.findings))
-    return FindingsView(views, tuple(others), nothing)
+    counts = Counter(finding.status for finding in report.findings)
+    nothing = text("actions.none", passed=counts["passed"], apart=counts["not_applicable"], unknown=counts["error"],
+                   count=len(report.findings))  # fmt: skip
+    return FindingsView(views, tuple(others), "" if views else nothing)
 
 
 def _rank(finding: Finding, shares: Mapping[str, float]) -> tuple[bool, float]:
@@ -135,18 +137,23 @@ def _saving(finding: Finding) -> str:
     share = fmt.percent(finding.saving_share)
     if finding.saving_us_per_step is None:
         known = finding.saving_share is not None
-        return text("actions.saving_share", share=share) if known else text("findings.saving_unknown")
+        return text("actions.saving_share", share=share) if known else ""
     key = "actions.saving" if finding.saving_share is not None else "actions.saving_time"
     return text(key, saving=fmt.duration(finding.saving_us_per_step), share=share)
 
 
 def _then(finding: Finding) -> str:
     """What a step and the throughput become."""
-    step, rate = fmt.duration(finding.predicted_step_us), fmt.rate(finding.predicted_tokens_per_s, "tokens")
+    step, rate = fmt.duration(finding.predicted_step_us), fmt.rate(_rounded(finding.predicted_tokens_per_s), "tokens")
     if finding.predicted_step_us is None:
         return "" if finding.predicted_tokens_per_s is None else text("actions.then_tokens", rate=rate)
     key = "actions.then" if finding.predicted_tokens_per_s is None else "actions.then_both"
     return text(key, step=step, rate=rate)
+
+
+def _rounded(prediction: float | None) -> float | None:
+    """A prediction to three digits, for it has no more to give."""
+    return None if prediction is None else float(f"{prediction:.3g}")
 
 
 def _figures(finding: Finding) -> dict[str, str]:
@@ -156,7 +163,7 @@ def _figures(finding: Finding) -> dict[str, str]:
         ("saves_share", finding.saving_share, fmt.percent),
         ("saves_span", finding.saving_share_of_span, fmt.percent),
         ("step_then", finding.predicted_step_us, fmt.duration),
-        ("tokens_then", finding.predicted_tokens_per_s, fmt.count),
+        ("tokens_then", _rounded(finding.predicted_tokens_per_s), fmt.count),
         ("confidence", finding.confidence, fmt.percent),
     )
     return {key: printed(value) for key, value, printed in listed if value is not None}

@@ -4,9 +4,8 @@ PyTorch's own kernels all start alike (`void at::native::elementwise_kernel<128,
 the functor somewhere inside. The label is the kernel's own name without return type, namespaces and arguments, plus
 that functor where the name is one of the general ones. It only ever shortens: the whole name is shown beside it.
 
-Names of one list that would read the same get what they differ in behind the label. What could be wrong: where names
-differ in several places only the stretch from the first to the last of them is shown, cut in its middle; where that is
-not enough they are numbered.
+Names of one list that would read the same get the words they differ in behind the label. What could be wrong: names of
+the same words in another order are numbered.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import lru_cache
 
 from traceanalyzer.report.text_safety import shorten, visible
 
-SHOWN = 64
+SHOWN = 56
 """Characters of a label in a list."""
 
 LOOKED_AT = 2000
@@ -40,7 +39,9 @@ _TENSILE = re.compile(r"^Cijk_\w*?_(MT\d+x\d+x\d+)\w*")
 _MANGLED = re.compile(r"^_ZN?")
 
 
-_MARK = 26  # characters of what tells two names apart
+_MARK = 28  # characters of what tells two names apart
+_MOST_WORDS = 3
+_WORD = re.compile(r"[A-Za-z]\w+|\d+")
 
 
 def labels(names: Sequence[str], limit: int) -> list[str]:
@@ -52,26 +53,20 @@ def labels(names: Sequence[str], limit: int) -> list[str]:
     for text, group in alike.items():
         if len(group) > 1:
             for name, mark in zip(group, _marks(group), strict=True):
-                shown[name] = f"{shorten(text, limit - len(mark) - 3)} [{mark}]"
+                shown[name] = f"{shorten(text, limit - len(mark) - 3)} [{mark}]" if mark else text
     return [shown[name] for name in names]
 
 
 def _marks(group: Sequence[str]) -> list[str]:
-    """The stretch in which each of several names differs from the others, from word to word; else their numbers."""
-    heads = [name[:LOOKED_AT] for name in group]
-    start = _alike(heads)
-    end = _alike([head[start:][::-1] for head in heads])
-    marks = [shorten(visible(head[start : len(head) - end]).strip(), _MARK) for head in heads]
-    if len(set(marks)) == len(marks) and all(marks):
-        return marks
+    """What tells each of several names apart: its first words that not all of them hold; else their numbers."""
+    words = [list(dict.fromkeys(_WORD.findall(name[:LOOKED_AT]))) for name in group]
+    common = set.intersection(*map(set, words))
+    own = [[word for word in each if word not in common] for each in words]
+    for many in range(1, _MOST_WORDS + 1):
+        marks = [shorten(visible(", ".join(each[:many])), _MARK) for each in own]
+        if len(set(marks)) == len(marks):
+            return marks
     return [f"#{number}" for number in range(1, len(group) + 1)]
-
-
-def _alike(texts: Sequence[str]) -> int:
-    """How far several texts begin alike, up to the start of the word in which they part."""
-    first, last = min(texts), max(texts)
-    parted = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    return len(first[:parted].rstrip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"))
 
 
 @lru_cache(maxsize=4096)

@@ -41,6 +41,7 @@ def phase_view(report: Report) -> PhaseView | None:
     phases = rows.phases_of(report, device)
     if not phases:
         return None
+    several = any(row.step_us and row.steps > 1 for row in phases)
     cards = [
         Card(
             line=phase_line(row),
@@ -49,12 +50,12 @@ def phase_view(report: Report) -> PhaseView | None:
             share_of_span=text("phases.share_of_span", share=fmt.percent(row.time_share)),
             compute=_full(row.compute_share),
             bandwidth=_full(row.bandwidth_share),
-            facts=tuple(_card_facts(_figures(row, device))),
+            facts=tuple(_card_facts(_figures(row, device, several))),
         )
         for row in phases
         if row.phase in _CARDS
     ]
-    printed = [_figures(row, device) for row in phases]
+    printed = [_figures(row, device, several) for row in phases]
     unknown = Figure(fmt.UNKNOWN)
     labels = [label for label in printed[0] if any(column[label] != unknown for column in printed)]
     return PhaseView(
@@ -77,11 +78,13 @@ def _full(share: float | None) -> float | None:
     return None if share is None else min(max(share, 0.0), 1.0)
 
 
-def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
+def _figures(row: Phase, device: Device | None, several: bool) -> dict[str, Figure]:
+    """Every figure of a phase by its label; percentiles only where `several` steps of any phase give some."""
     line = phase_line(row)
     steps = row.step_us
-    one = text("phases.one_step") if row.steps == 1 else ""
-    spread = one or f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}" if steps else fmt.UNKNOWN
+    spread = fmt.UNKNOWN
+    if steps and row.steps > 1:
+        spread = f"{fmt.duration(steps.p10)} {fmt.DASH} {fmt.duration(steps.p99)}"
     known = fmt.UNKNOWN
     if row.flops_known_share is not None and row.bytes_known_share is not None:
         known = text("phases.known_value", flops=fmt.percent(row.flops_known_share),
@@ -92,7 +95,7 @@ def _figures(row: Phase, device: Device | None) -> dict[str, Figure]:
         ("phases.time_share", line.time_share),
         ("phases.busy", fmt.duration(row.gpu_busy_us)),
         ("phases.steps", line.steps),
-        ("phases.step", line.step_in_words),
+        ("phases.step" if several else "phases.step_only", line.step_in_words),
         ("phases.step_range", spread),
         ("phases.period", fmt.duration(row.period_us_mean)),
         ("phases.tokens_per_s", line.tokens_per_s),

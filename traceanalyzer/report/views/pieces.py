@@ -14,6 +14,9 @@ LIMIT_TOLERANCE = 1.005
 """A figure at the limit may round above it; more is above what the hardware can do."""
 
 
+_TOLD = 0.001  # a lower bound below this says no more than that there is something
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A printed figure, and whether it is above the physical limit and so has to be marked as doubtful."""
@@ -65,8 +68,8 @@ def above_limit(share: float | None) -> bool:
 def share_figure(share: float | None, at_least: bool = False) -> Figure:
     """A share of a peak, marked when it is above the peak."""
     printed = fmt.percent(share)
-    if at_least and fmt.known(share):
-        printed = text("meters.at_least", share=printed)
+    if at_least and share is not None:
+        printed = text("meters.at_least", share=printed) if share >= _TOLD else text("meters.above_zero")
     return Figure(printed, above_limit(share))
 
 

@@ -1,0 +1,166 @@
+"""How far batching carries: predicted tokens per second by sequences in the batch, as a sentence, a chart and a table.
+
+What could be wrong: the points are predictions from the recorded steps, as good as the model behind them, which the
+confidence speaks of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from traceanalyzer.report import format as fmt
+from traceanalyzer.report import rows
+from traceanalyzer.report.document import Batching, BatchPoint, Report
+from traceanalyzer.report.strings.labels import cap_reason
+from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.svg import CONFIG, svg_of
+
+_WIDTH, _HEIGHT = 760, 260
+_STEPS = (1.0, 2.0, 5.0)  # ticks within a power of ten
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingView:
+    """Sentences, the chart (trusted mark-up made here; empty for a single point), and its points printed."""
+
+    lead: str
+    notes: tuple[str, ...]
+    svg: str
+    points: tuple[tuple[str, str, str], ...]
+    assumptions: tuple[str, ...]
+
+
+def batching_view(report: Report) -> BatchingView | None:
+    """How far batching carries, or None where no point is known."""
+    batching = report.batching
+    if batching is None or not batching.points:
+        return None
+    points = sorted(batching.points, key=lambda point: point.sequences)
+    now = _recorded(report, points)
+    printed = tuple(
+        (fmt.count(point.sequences), fmt.duration(point.step_us), fmt.significant(point.tokens_per_s))
+        for point in points
+    )
+    svg = svg_of(_chart(points, now, batching.cap), _said(points)) if len(points) > 1 else ""
+    return BatchingView(
+        lead=_lead(batching, points, now),
+        notes=tuple(_notes(batching)),
+        svg=svg,
+        points=printed,
+        assumptions=tuple(batching.assumptions),
+    )
+
+
+def _recorded(report: Report, points: list[BatchPoint]) -> BatchPoint | None:
+    """The point of the batch that was recorded, where it is among them."""
+    phases = rows.phases_of(report, rows.slowest_device(report))
+    mean = next((row.sequences_mean for row in phases if row.phase == "decode"), None)
+    return None if mean is None else next((point for point in points if point.sequences == round(mean)), None)
+
+
+def _lead(batching: Batching, points: list[BatchPoint], now: BatchPoint | None) -> str:
+    best = max(points, key=lambda point: point.tokens_per_s)
+    reason = cap_reason(batching.cap_reason) if batching.cap == best.sequences else ""
+    cap = text("batching.cap", reason=reason) if reason else ""
+    predicted = text("batching.lead", rate=_rate(best), sequences=_sequences(best), cap=cap)
+    return predicted if now is None else f"{_now(now)} {predicted}"
+
+
+def _now(now: BatchPoint) -> str:
+    return text("batching.now", rate=_rate(now), sequences=_sequences(now))
+
+
+def _notes(batching: Batching) -> list[str]:
+    notes = []
+    if batching.batching_efficiency is not None and batching.effective_batch is not None:
+        share, batch = fmt.percent(batching.batching_efficiency), fmt.significant(batching.effective_batch, 2)
+        notes.append(text("batching.efficiency", share=share, batch=batch))
+    if batching.streams is not None and batching.streams > 1:
+        notes.append(text("batching.streams", count=fmt.count(batching.streams)))
+    notes.append(text("batching.confidence", share=fmt.percent(batching.confidence)))
+    return notes
+
+
+def _rate(point: BatchPoint) -> str:
+    return fmt.rate(point.tokens_per_s, "tokens")
+
+
+def _sequences(point: BatchPoint) -> str:
+    return text("batching.sequences_of", count=fmt.count(point.sequences), s="" if point.sequences == 1 else "s")
+
+
+def _said(points: list[BatchPoint]) -> str:
+    return text("batching.alt", points="; ".join(map(_point, points)))
+
+
+def _point(point: BatchPoint) -> str:
+    return text("batching.point", sequences=_sequences(point), step=fmt.duration(point.step_us), rate=_rate(point))
+
+
+def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) -> dict[str, object]:
+    """Both axes logarithmic, so that batching for free is the straight line it is drawn beside."""
+    first, last = points[0], points[-1]
+    rates = [point.tokens_per_s for point in points]
+    x = [first.sequences / 1.15, last.sequences * 1.15]
+    y = [0.55 * min(rates), 1.6 * max(rates)]
+    each = first.tokens_per_s / first.sequences
+    end = min(x[1], y[1] / each)
+    values = [{"x": point.sequences, "y": point.tokens_per_s, "said": _point(point)} for point in points]
+    free = [{"x": at, "y": each * at} for at in (first.sequences, end)]
+    soft = {"type": "line", "color": "var(--ink-soft)", "strokeWidth": 1.4, "strokeDash": [5, 4], "aria": False}
+    said = {"description": {"field": "said", "type": "nominal"}}
+    layers: list[dict[str, object]] = [
+        {"data": {"values": free}, "mark": soft},
+        {"data": {"values": values},
+         "mark": {"type": "line", "color": "var(--phase-decode)", "strokeWidth": 2.2, "aria": False}},
+        {"data": {"values": values}, "encoding": said,
+         "mark": {"type": "point", "filled": True, "color": "var(--phase-decode)", "size": 36, "opacity": 1.0}},
+        _label(free[1], text("batching.ideal"), align="right", dx=-8, dy=4, color="var(--ink-soft)"),
+    ]  # fmt: skip
+    if cap is not None and cap == last.sequences:
+        layers.insert(0, {"data": {"values": [{"x": cap}]}, "encoding": {"y": {"value": 0}, "y2": {"value": _HEIGHT}},
+                          "mark": {**soft, "type": "rule"}})  # fmt: skip
+    if now is not None:
+        here = {"x": now.sequences, "y": now.tokens_per_s}
+        ring = {"type": "point", "color": "var(--ink)", "size": 190, "strokeWidth": 2, "aria": False}
+        layers.append({"data": {"values": [here]}, "mark": ring})
+        layers.append(_label(here, text("batching.here"), align="left", dx=13, dy=13, color="var(--ink)"))
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "background": "transparent",
+        "config": CONFIG,
+        "encoding": {
+            "x": _axis("x", x, [float(point.sequences) for point in points if _is_power_of_two(point.sequences)]),
+            "y": _axis("y", y, _ticks(y)),
+        },
+        "layer": layers,
+    }
+
+
+def _label(at: dict[str, float], words: str, **mark: object) -> dict[str, object]:
+    return {
+        "data": {"values": [{**at, "label": words}]},
+        "mark": {"type": "text", "aria": False, "fontSize": 12, **mark},
+        "encoding": {"text": {"field": "label", "type": "nominal"}},
+    }
+
+
+def _axis(name: str, domain: list[float], ticks: list[float]) -> dict[str, object]:
+    return {
+        "field": name,
+        "type": "quantitative",
+        "title": text(f"batching.{name}"),
+        "scale": {"type": "log", "domain": domain, "nice": False},
+        "axis": {"values": ticks, "format": ",~g", "grid": True},
+    }
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def _ticks(domain: list[float]) -> list[float]:
+    """One, two and five times the powers of ten that lie within a range."""
+    powers = [10.0**power for power in range(-3, 10)]
+    return [step * power for power in powers for step in _STEPS if domain[0] <= step * power <= domain[1]]
