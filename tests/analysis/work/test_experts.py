@@ -39,7 +39,9 @@ def test_weights_are_those_of_the_experts_an_even_draw_takes(tokens: int, chosen
     assert work.weight_bytes == pytest.approx(active(tokens, chosen, count) * per_expert)
     assert work.weight_bytes_min == chosen * per_expert
     assert work.weight_bytes_max == min(count, tokens * chosen) * per_expert
-    assert work.bytes == pytest.approx(work.weight_bytes + 2 * 2 * tokens * hidden)
+    # x read; the first product written, its gated half read, the second product written
+    between = tokens * hidden + tokens * chosen * (2 * inner + inner + hidden)
+    assert work.bytes == pytest.approx(work.weight_bytes + 2 * between)
     assert work.estimated == (work.weight_bytes_min != work.weight_bytes_max)
 
 

@@ -69,7 +69,7 @@ def test_fp8_writes_what_was_asked_for(code: str, out_bytes: int) -> None:
 def test_weight_only_quantisation_computes_in_the_activations_type() -> None:
     work = known("aten::_weight_int8pack_mm", [[3, 5], [7, 5], [7]], [BF16, "signed char", BF16])
     assert work.dtype == "bf16"
-    assert work.weight_bytes == 35
+    assert work.weight_bytes == 35 + 2 * 7, "a weight's scales belong to it"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_bytes_per_weight_of_a_format(name: str) -> None:
     small = {"nvfp4": 4}.get(name, 0)  # one scale for the whole tensor
     assert work.bytes is not None
     assert work.bytes - activations == pytest.approx(per_weight * N * K, abs=small)
-    assert work.weight_bytes == N * K / 2
+    assert work.weight_bytes == pytest.approx(per_weight * N * K, abs=small)
     assert work.dtype == ("fp4" if name == "nvfp4" else "bf16" if name in ("machete", "tinygemm", "nf4") else "fp16")
 
 

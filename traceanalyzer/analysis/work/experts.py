@@ -5,7 +5,9 @@ not work. The weights read are those of the experts that at least one token take
 is not recorded: at least min(k, E) experts are active (all tokens agree), at most min(E, T k), and E (1 - (1 - k/E)^T)
 when every token draws k experts evenly. Bytes are those of the even draw, marked `estimated`; real routing is uneven,
 so they lean high. `weight_bytes_min` and `weight_bytes_max` hold the bounds. Activations between the two matrix
-products stay inside such an op and are not counted; the shared expert and the router are ops of their own.
+products stay inside such an op and are not counted, unless its products are known to be kernels that stand `apart`:
+then each writes its result, and the sum over a token's experts is another kernel's. The shared expert and the router
+are ops of their own.
 
 With experts spread over several devices only some of the assignments fall to this one: their number is then an estimate
 as well. What could be wrong: an op whose k or E cannot be told from its arguments answers "unknown".
@@ -61,8 +63,10 @@ def experts(model: OpModel, sig: Signature) -> OpWork | None:
     multiplied = hidden * ((up_rows if stage != 2 else 0) + (inner if stage != 1 else 0))
     weights = [w for w, number in ((first, 1), (second, 2)) if stage in (None, number)]
     per_expert = (sum(w.bytes for w in weights) + _scales(model, sig, first.shape[0])) / first.shape[0]
-    out = named(model, sig, "out")
-    written = out.bytes if out else routing.tokens * hidden * max(x.dtype.bytes, 2)
+    out, size = named(model, sig, "out"), max(x.dtype.bytes, 2)
+    written = float(out.bytes if out else routing.tokens * hidden * size)
+    if "apart" in model.options:  # the first product's result, the second's operand and its result of each assignment
+        written = routing.assignments * (up_rows + inner + hidden) * size
     flops = 2.0 * routing.assignments * multiplied
     return _read(model, routing, per_expert, flops, x.bytes + written, x, first)
 

@@ -23,8 +23,7 @@ def gemm(model: OpModel, sig: Signature) -> OpWork | None:
         return None
     batch, m, n, inner = dims
     k = inner * int(model.options.get("values", a.dtype.values))
-    scales = sum(o.bytes for o in (named(model, sig, "scale_a"), named(model, sig, "scale_b")) if o)
-    scales += _listed_scales(model, sig, "scales_a", "recipes_a") + _listed_scales(model, sig, "scales_b", "recipes_b")
+    scales = tuple(_scales(model, sig, side) for side in "ab")
     return _product(model, sig, a, b, (batch, m, n, k), _out_bytes(model, sig, a), scales)
 
 
@@ -42,13 +41,13 @@ def gemv(model: OpModel, sig: Signature) -> OpWork | None:
 
 def _product(
     model: OpModel, sig: Signature, a: Operand, b: Operand, dims: tuple[int, int, int, int], out_bytes: int,
-    scales: int = 0,
+    scales: tuple[int, ...] = (0, 0),
 ) -> OpWork:  # fmt: skip
-    """The work of a x b of dimensions (batch, m, n, k) with an optional addend; `scales` bytes are read besides."""
+    """The work of a x b of dimensions (batch, m, n, k) with an optional addend, and bytes of scales of a and of b."""
     batch, m, n, k = dims
     outputs = batch * m * n
     addend = None if value(model, sig, "beta") == "0" else named(model, sig, "addend")
-    moved = a.bytes + b.bytes + outputs * out_bytes + scales + (addend.bytes if addend else 0)
+    moved = a.bytes + b.bytes + outputs * out_bytes + sum(scales) + (addend.bytes if addend else 0)
     dtype = model.options.get("dtype", wider(a.dtype, b.dtype).word)
     return OpWork(
         model=model.kind,
@@ -61,7 +60,7 @@ def _product(
         n=n,
         k=k,
         batch=batch,
-        weight_bytes=float(b.bytes) if len(b.shape) == 2 else None,
+        weight_bytes=float(b.bytes + scales[1]) if len(b.shape) == 2 else None,
     )
 
 
@@ -82,16 +81,15 @@ def _dimensions(a: Operand, b: Operand, layout: str) -> tuple[int, int, int, int
     return (batch, m, rows, inner) if layout != "kn" and columns == inner else None
 
 
-def _listed_scales(model: OpModel, sig: Signature, scales: str, recipes: str) -> int:
-    """Bytes of scales given as a list, whose type is not recorded: it follows from the recipe of each.
+def _scales(model: OpModel, sig: Signature, side: str) -> int:
+    """Bytes of an operand's scales: one tensor, or a list, whose type is not recorded but follows from its recipes.
 
     Recipes 2 and 3 (one scale per 16 or 32 values) have scales of one byte (e4m3, e8m0), the others fp32.
     """
-    at = model.at.get(scales)
-    shapes = None if at is None else sig.tensors(at)
-    kinds = integers(value(model, sig, recipes))
+    single, at = named(model, sig, f"scale_{side}"), model.at.get(f"scales_{side}")
+    shapes, kinds = None if at is None else sig.tensors(at), integers(value(model, sig, f"recipes_{side}"))
     if shapes is None or kinds is None or len(shapes) != len(kinds):
-        return 0
+        return single.bytes if single else 0
     return sum(numel(shape) * (1 if kind in (2, 3) else 4) for shape, kind in zip(shapes, kinds, strict=True))
 
 

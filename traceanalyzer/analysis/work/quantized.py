@@ -15,7 +15,8 @@ from traceanalyzer.analysis.work.opwork import OpWork, integers, named, number, 
 from traceanalyzer.catalog.op_models import OpModel
 
 FEWEST_BITS, MOST_BITS = 1.5, 9.0
-_READ = ("scale_a", "scale_b", "scale_global", "zeros", "code", "bias")
+_WEIGHTS = ("scale_b", "scale_global", "zeros", "code")
+"""What belongs to the weight besides its packed values."""
 
 
 def packed_gemm(model: OpModel, sig: Signature) -> OpWork | None:
@@ -31,21 +32,25 @@ def packed_gemm(model: OpModel, sig: Signature) -> OpWork | None:
     written = (out.dtype if out else asked or a.dtype).bytes
     if out is None and asked is None and a.dtype.bytes == 1:
         written = 2  # quantised activations are answered in 16 bits
-    read = [o for o in (named(model, sig, name) for name in _READ) if o]
+    weight = packed.bytes + _bytes(model, sig, *_WEIGHTS)
     dtype = model.options.get("dtype", a.dtype.word)
     return OpWork(
         model=model.kind,
         category=model.category,
         role=model.role,
         flops=float(2 * m * n * k + (m * n if named(model, sig, "bias") else 0)),
-        bytes=float(a.bytes + packed.bytes + m * n * written + sum(o.bytes for o in read)),
+        bytes=float(a.bytes + weight + m * n * written + _bytes(model, sig, "scale_a", "bias")),
         dtype=None if dtype is None else str(dtype),
         m=m,
         n=n,
         k=k,
         batch=1,
-        weight_bytes=float(packed.bytes),
+        weight_bytes=float(weight),
     )
+
+
+def _bytes(model: OpModel, sig: Signature, *names: str) -> int:
+    return sum(o.bytes for o in (named(model, sig, name) for name in names) if o)
 
 
 def _columns(model: OpModel, sig: Signature, k: int) -> int | None:
@@ -79,6 +84,6 @@ def dequantise(model: OpModel, sig: Signature) -> OpWork | None:
         written = scale.dtype
     if written is None:
         return None
-    read = x.bytes + sum(o.bytes for o in (named(model, sig, name) for name in _READ) if o)
+    read = x.bytes + _bytes(model, sig, *_WEIGHTS, "scale_a", "bias")
     flops = count * int(model.options["flops_per_element"])
     return work(model, flops, read + count * written.bytes, written.word)
