@@ -6,7 +6,8 @@ than the limits allow, work that is not known and why, time that was not recorde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -15,7 +16,12 @@ from traceanalyzer.analysis.devices import DeviceInfo
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.analysis.unknown import unknown_by_time
 from traceanalyzer.trace.tables import KERNEL, Note, Trace
+
+_NAMED = 3
+"""How many kinds of kernels without work a note names."""
+_LONGEST_NAME = 60
 
 
 def contradictions(analysed: Sequence[tuple[Timeline, Ledger]]) -> list[Note]:
@@ -45,20 +51,31 @@ def missing_ranks(traces: Sequence[Trace]) -> list[Note]:
 
 
 def unknown_work(line: Timeline) -> list[Note]:
-    """Says why the work of many kernels is unknown, where it is: graphs, no shapes recorded, or ops without a model."""
+    """Says why the work of many kernels is unknown, where it is: graphs, no shapes recorded, or ops without a model.
+
+    The detail is their share of the kernel time, then the `_NAMED` kinds that take most of it.
+    """
     kernels = line.table[(line.table["kind"] == KERNEL) & (line.table["category"] != "comm")]
     time = kernels["duration_ns"].sum()
     unknown = kernels[kernels["bytes"].isna() | kernels["flops"].isna()]
     share = unknown["duration_ns"].sum() / time if time else 0.0
     if share <= 1 - KNOWN_ENOUGH or line.device.kind == "cpu":  # a CPU's views and wrappers have no work
         return []
-    percent = f"{100 * share:.0f} %"
+    longest = unknown_by_time(line).head(_NAMED)
+    kinds = [f"{_kind(row)} {100 * row['duration_ns'] / time:.1f} %" for row in longest.to_dict("records")]
+    percent = ", ".join([f"{100 * share:.0f} %", *kinds])
     in_graph = replayed(line.trace, launches_of(line.trace))[unknown["kernel"].to_numpy()]
     if in_graph.sum() > len(unknown) / 2:
         return [Note("unknown_work_in_graphs", "warning", len(unknown), percent)]
     if not line.trace.metadata.record_shapes:
         return [Note("unknown_work_without_shapes", "warning", len(unknown), percent)]
     return [Note("unknown_work_of_ops", "warning", len(unknown), percent)]
+
+
+def _kind(row: Mapping[Hashable, Any]) -> str:
+    """What a kind of kernel does, and for which op where one is known."""
+    role = str(row["role"]) if row["role"] == row["category"] else f"{row['category']} {row['role']}"
+    return f"{role} of {row['op'][:_LONGEST_NAME]}" if row["op"] else role
 
 
 def _beats_bandwidth(table: pd.DataFrame) -> int:

@@ -45,12 +45,13 @@ QUALITY: Mapping[str, str] = {
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
-    "unknown_work_in_graphs": "The work of {count} kernel{s}, {detail} of the kernel time, is not known: replayed from "
-    "a graph, they carry no shapes. Record a few steps without graphs, with record_shapes=True, to see it.",
-    "unknown_work_without_shapes": "The work of {count} kernel{s}, {detail} of the kernel time, is not known: shapes "
-    "were not recorded. Record with record_shapes=True.",
-    "unknown_work_of_ops": "The work of {count} kernel{s}, {detail} of the kernel time, is not known: their operators "
-    "were called outside the recording, or have no work model here.",
+    "unknown_work_in_graphs": "The work of {count} kernel{s} is not known: replayed from a graph, they carry no "
+    "shapes. Shares of the kernel time: in all {detail}. Record a few steps without graphs, with record_shapes=True, "
+    "to see it.",
+    "unknown_work_without_shapes": "The work of {count} kernel{s} is not known: shapes were not recorded. Shares of "
+    "the kernel time: in all {detail}. Record with record_shapes=True.",
+    "unknown_work_of_ops": "The work of {count} kernel{s} is not known: their operators were called outside the "
+    "recording, or have no work model here. Shares of the kernel time: in all {detail}.",
     "kernel_beats_bandwidth": "{count} kernel{s} moved bytes faster than the memory can: caches served them, or the "
     "bytes are counted too high.",
     "ranks_not_given": "{count} other rank{s} of this run {were} not given: a slower one may be among them.",
