@@ -30,6 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(__file__).resolve().parent
+COMMAND = (sys.executable, "-m", "traceanalyzer")
 HTA = "HolisticTraceAnalysis==0.5.0"
 WARM_UP = 2_000_000
 """Bytes of the trace that every program reads once before anything is measured."""
@@ -146,12 +147,11 @@ def ratio_table(uses: Mapping[str, Sequence[Use]], raw: int) -> str:
 def start_up(work: Path) -> str:
     """How long the command takes before any trace is large."""
     sample = min((ROOT / "samples").glob("*.json.gz"), key=lambda path: path.stat().st_size)
-    command = [sys.executable, "-m", "traceanalyzer"]
     programs: dict[str, list[str | Path]] = {
         "python -c pass": [sys.executable, "-c", "pass"],
-        "traceanalyzer --help": [*command, "--help"],
-        f"traceanalyzer report --json of {sample.name}": [*command, "report", sample, "--json", work / "sample.json"],
-        f"traceanalyzer report of {sample.name}": [*command, "report", sample, "-o", work / "sample.html", "-q"],
+        "traceanalyzer --help": [*COMMAND, "--help"],
+        f"traceanalyzer report --json of {sample.name}": [*COMMAND, "report", sample, "--json", work / "sample.json"],
+        f"traceanalyzer report of {sample.name}": [*COMMAND, "report", sample, "-o", work / "sample.html", "-q"],
     }
     alternate(programs, 1)
     uses = alternate(programs, START_UPS)
@@ -165,12 +165,11 @@ def start_up(work: Path) -> str:
 
 
 def made(path: Path, wanted: int) -> Path:
-    """The generated trace, made where it is not there; in a process of its own, whose memory no child inherits."""
+    """The simulated trace, made where it is not there; in a process of its own, whose memory no child inherits."""
     if not path.exists():
         say(f"making {path.name}")
-        script = "import sys, generate, pathlib; generate.generate(pathlib.Path(sys.argv[1]), int(sys.argv[2]))"
         part = path.with_name(f"part-{path.name}")
-        subprocess.run([sys.executable, "-c", script, part, str(wanted)], check=True, cwd=HERE)
+        use_of([*COMMAND, "simulate", "-o", part, "--size", f"{wanted // 10**3}KB", "--force", "--quiet"])
         part.rename(path)
     return path
 
@@ -224,7 +223,7 @@ def programs_for(trace: Path, work: Path, hta: Path | None) -> dict[str, list[st
     page = work / "page.html"
     found: dict[str, list[str | Path]] = {} if hta is None else {"HTA": [hta, measure, "hta", trace]}
     found["read"] = [sys.executable, measure, "read", trace]
-    found["report"] = [sys.executable, "-m", "traceanalyzer", "report", trace, "-o", page, "--force", "--quiet"]
+    found["report"] = [*COMMAND, "report", trace, "-o", page, "--force", "--quiet"]
     return found
 
 
