@@ -122,6 +122,19 @@ PUBLIC_PROFILES = (
     ("void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16, long, unsigned int, 2, 2, -2>", "embedding", "no", None),
     ("void internal::region_transform_ABC_val<int, 32, 32>(cublasTransformParams)", "copy", "no", None),
     ("rcclAllReduceRingKernel", "comm", "no", None),
+    ("mfma_moe1_silu_mul_afp8_wfp4_fp8_t128x256x256_pm1_fp8q_sort_async_gui_v32", "moe", "yes", "fp4"),
+    ("computeStridesTmaWarpSpecializedKernel", "moe", "no", None),
+    ("topk_transform_decode_kernel", "attention", "no", None),
+    ("void deep_gemm::sched::smxx_paged_mqa_logits_metadata<32u, 256u, 148u, false>(unsigned int, unsigned int)", "attention", "no", None),
+    ("void deep_gemm::transpose_and_pack_fp32_into_ue8m0<512u, 48u, 192u, 128u, 1u, false>(float*, unsigned int*)", "quant", "no", None),
+    ("void fused_a_gemm_kernel<1, 2112, 7168, 16, 8, 256, 16>(__nv_bfloat16*, __nv_bfloat16 const*, __nv_bfloat16 const*, int)", "gemm", "yes", "bf16"),
+    ("nvjet_sm100_ootst_128x128_256x7_4x1_2cta_v_bx_Avec16UE4M3_Bvec16UE4M3_TNT", "gemm", "yes", "fp4"),
+    ("sqrt_func_kernel_rank_1", "elementwise", "no", None),
+    ("_sgemm_lora_a_kernel", "gemm", "yes", None),
+    ("_gate_up_lora_b_kernel", "gemm", "yes", None),
+    ("_get_num_sampled_and_rejected_kernel", "sampling", "no", None),
+    ("_gqa_share_sparse_fwd_kernel", "attention", "yes", None),
+    ("userbuffers_fp16_sum_gpu_mc_rmsnorm", "comm", "no", None),
 )  # fmt: skip
 
 #: Communication: (name, role), labelled from the library's own names for what the kernel does.

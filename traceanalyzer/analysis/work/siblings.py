@@ -74,6 +74,8 @@ def from_siblings(
     back = np.argsort(order)
     asking = lost.copy()
     for before, after in _CONTEXTS:
+        if not asking.any():
+            break
         place = _contexts(mixed[order], segment, before, after)[back] + own
         cut_off = _near_edge(segment, before == 0)[back] if not before or not after else asking
         rows, value = _agreed(place, kernel & owned, asking & cut_off, work, duration)
