@@ -121,6 +121,21 @@ def test_what_grows_with_the_context_needs_a_sibling_of_the_same_pass(axis: str,
     assert cats["bytes"].iloc[2] == cats["bytes"].iloc[-1] if known else np.isnan(cats["bytes"].iloc[2])
 
 
+@pytest.mark.parametrize(("rows", "other_pass", "known"), [(1, True, False), (1, False, True), (96, True, True)])
+def test_the_products_of_unfused_attention_grow_too(rows: int, other_pass: bool, known: bool) -> None:
+    """Scores of one query over 96 keys grow with the next one; a prompt's 96 x 96 do not."""
+    made = Layers()
+    for number in range(4):
+        if number == 2 and other_pass:
+            made.run(LOOKUP, 5_000, 7, "aten::index_select", [[100, 64], [], [16]], ("", "0", ""))
+        for _ in range(3):
+            made.run(ADD, 20_000, 50, "aten::add" if number >= 2 else None, [[4, 8, 1, 64], [4, 8, 1, 64], []])
+            made.run(GEMM, 9_000, 12, "aten::bmm" if number >= 2 else None, [[32, rows, 64], [32, 64, 96]])
+    scores = made.measured().query("name == @GEMM")["flops"]
+    assert scores.iloc[-1] == 2 * 32 * rows * 64 * 96
+    assert scores.iloc[2] == scores.iloc[-1] if known else np.isnan(scores.iloc[2])
+
+
 def test_without_a_grid_nothing_is_matched() -> None:
     made = Layers()
     for number in range(6):

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.shapes import integer, signature
 from traceanalyzer.analysis.work.columns import Bools, Floats, Ints
 from traceanalyzer.analysis.work.doers import Names
@@ -96,7 +97,7 @@ def _tokens(trace: Trace, table: pd.DataFrame) -> tuple[Ints, Bools]:
 
 def _grows(trace: Trace, op: Ints, work: Ints, works: Sequence[OpWork]) -> Bools:
     """Which rows' work grows with the context without showing in the grid."""
-    past = np.array([*(w.kv_len is not None and w.kv_len != w.q_len for w in works), False], np.bool_)[work]
+    past = np.array([*map(_sees_past, works), False], np.bool_)[work]
     joined = np.array([*(w.untyped_elements is not None for w in works), False], np.bool_)[work]
     rows = np.flatnonzero(joined)
     recorded = trace.ops[["name", "dims", "concrete"]].to_numpy(np.int64)[op[rows]]
@@ -105,6 +106,13 @@ def _grows(trace: Trace, op: Ints, work: Ints, works: Sequence[OpWork]) -> Bools
     joined[rows] = ~np.array(sideways, np.bool_)[place.ravel()]
     grows: Bools = past | joined
     return grows
+
+
+def _sees_past(work: OpWork) -> bool:
+    """Whether it is attention over more keys than queries, or one of the two products of attention without fusion."""
+    if work.category in MATRIX_CATEGORIES and work.weight_bytes is None:
+        return (work.batch or 1) > 1 and work.m not in (work.n, work.k)
+    return work.kv_len is not None and work.kv_len != work.q_len
 
 
 def _joins_last(name: str, dims: str, concrete: str) -> bool:
