@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, device, line
-from traceanalyzer.analysis import ledger
+from traceanalyzer.analysis import idle, ledger
 from traceanalyzer.analysis.timeline import UNRECORDED_AFTER_NS
 from traceanalyzer.trace.tables import MEMCPY
 
@@ -76,9 +76,13 @@ def test_idle_is_the_launch_when_the_call_had_not_returned() -> None:
     assert totals(ledger.account(line(rows, launches=[(5, 20)])))["idle_launch"] == 40
 
 
-def test_idle_is_unknown_when_the_kernel_was_already_queued_or_its_launch_was_not_recorded() -> None:
+def test_between_queued_kernels_it_is_latency_and_unknown_where_the_launch_was_not_recorded() -> None:
     queued = [{"start": 0, "duration": 10}, {"start": 15, "duration": 10, "launch": 0}]
-    assert totals(ledger.account(line(queued, launches=[(2, 3)])))["idle_unknown"] == 5
+    assert totals(ledger.account(line(queued, launches=[(2, 3)])))["idle_latency"] == 5
+    later = [queued[0], queued[1] | {"start": 10 + 3 * idle.LAUNCH_LATENCY_NS}]
+    found = totals(ledger.account(line(later, launches=[(2, 3)])))
+    assert found["idle_latency"] == idle.LAUNCH_LATENCY_NS
+    assert found["idle_unknown"] == 2 * idle.LAUNCH_LATENCY_NS
     lost = [{"start": 0, "duration": 10}, {"start": 15, "duration": 10}]
     assert totals(ledger.account(line(lost)))["idle_unknown"] == 5
 
@@ -94,7 +98,7 @@ def test_a_wait_after_the_launch_is_not_the_launch_and_not_a_cut_recording() -> 
     called, returned = 37_000_000, 37_600_000
     rows = [{"start": 0, "duration": 10}, {"start": 10 + gap, "duration": 10, "launch": 0}]
     found = totals(ledger.account(line(rows, launches=[(10 + called, returned - called)])))
-    launch = returned + ledger.LAUNCH_LATENCY_NS
+    launch = returned + idle.LAUNCH_LATENCY_NS
     assert found["idle_launch"] == launch
     assert found["idle_unknown"] == gap - launch
     assert "idle_artefact" not in found
@@ -104,7 +108,7 @@ def test_a_kernel_whose_launch_call_is_still_running_waits_for_it_but_a_copy_doe
     rows = [{"start": 0, "duration": 10}, {"start": 50, "duration": 10, "launch": 0}]
     assert totals(ledger.account(line(rows, launches=[(5, 40)])))["idle_launch"] == 40
     copy = [rows[0], rows[1] | {"kind": MEMCPY, "category": "memcpy"}]
-    assert totals(ledger.account(line(copy, launches=[(5, 40)])))["idle_unknown"] == 40
+    assert totals(ledger.account(line(copy, launches=[(5, 40)])))["idle_latency"] == 40
 
 
 def test_the_period_of_a_step_skips_the_passes_inside_it() -> None:

@@ -69,24 +69,20 @@ class Known:
     why: str
 
 
-LONG = ("32k", "8k-batch-8")
-"""Their idle time is less than half a per cent."""
 KNOWN: tuple[Known, ...] = (
-    Known(("idle",), tuple(name for name in CASES if name not in LONG), "launching and nothing else is told apart yet"),
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
     Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
     Known(("kernels", "sums"), ("fp8",), "quantising is counted with two FLOPs a number there, with one here"),
     Known(("kernels", "ledger", "ideal"), ("int8",), "PyTorch's int8 kernel multiplies off the tensor cores"),
-    Known(("floor",), ("int8", "int4", "int4-batch-8"), "scales and zero points are weights too"),
-    Known(("kernels", "ledger"), ("experts",), "what goes from one grouped product to the next is traffic"),
+    Known(("kernels",), ("experts",), "what goes from one grouped product to the next is traffic"),
     Known(("floor",), ("experts",), "the mean number of active experts against the drawn one"),
     Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
     Known(("coverage", "floor"), ("latent",), "which batched products hold weights, and which the cache, is not known"),
     Known(("kernels",), ("unfused", "math"), "a number in the arguments is no operand in memory"),
     Known(("request",), ("chunked",), "mixed passes give decoding requests their tokens too"),
     Known(("request",), ("in-turns",), "the next decode pass serves another request: its context does not go on"),
-    Known(("steps", "kernels", "sums", "ledger", "floor"), ("cut",), "a cut pass without a label is taken for the tail "
-          "of the one before"),
+    Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
+          "the tail of the one before"),
 )  # fmt: skip
 GAPS = {(case, aspect): known.why for known in KNOWN for case in known.cases for aspect in known.aspects}
 

@@ -12,15 +12,7 @@ splits into
 A kernel that may or may not run on tensor cores counts as one whose FLOPs are unknown: unknown is a band, neither idle
 nor useful.
 
-Idle time takes the phase of the step it lies in, between steps that of the following step, and `other` outside the
-first and last complete step. Its causes:
-    idle_launch    the launch call of the activity that ends the gap began after the gap did; or, for a kernel, was
-                   still running (loading a module, building a graph launch). A copy's call may run for as long as
-                   it waits for the device, so only its start counts. Counted until a kernel normally starts, 20 us
-                   after the call returned; what is longer is unknown.
-    idle_artefact  unrecorded time (see `timeline`): the recording was cut, the device was not idle
-    idle_host      on a CPU device: time outside every op of the recording
-    idle_unknown   everything else (short gaps between queued kernels, launches outside the window)
+Idle time is divided among its causes in `idle`.
 
 What could be wrong: a launch that waits very long on another stream or rank looks like unrecorded time.
 """
@@ -33,10 +25,9 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis import intervals
-from traceanalyzer.analysis.intervals import Ints
-from traceanalyzer.analysis.timeline import Timeline, counted_steps, following
-from traceanalyzer.trace.tables import KERNEL, MISSING
+from traceanalyzer.analysis import idle, intervals
+from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.tables import KERNEL
 
 GROUPS = MappingProxyType({
     "idle_launch": "idle", "idle_graph_launch": "idle", "idle_sync": "idle", "idle_host": "idle", "idle_alloc": "idle",
@@ -49,10 +40,6 @@ GROUPS = MappingProxyType({
     "tensor_core_useful": "tensor_core_useful",
 })  # fmt: skip
 """The group each bucket is shown in."""
-
-
-LAUNCH_LATENCY_NS = 20_000
-"""Within this time after its launch call returns, a kernel on an empty queue starts."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +78,7 @@ def account(timeline: Timeline) -> Ledger:
         free = (own_end - own_start) - intervals.covered(higher, own_start, own_end)
         rows.append(_by_phase(phase[mask], names, bucket, free))
         higher = intervals.union(np.concatenate((higher.starts, start[mask])), np.concatenate((higher.ends, end[mask])))
-    rows.append(_idle(timeline, start))
+    rows.append(idle.causes(timeline))
     total = pd.concat(rows, ignore_index=True).groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
     return Ledger(total[total["ns"] > 0].reset_index(drop=True), beats_peak)
 
@@ -127,46 +114,3 @@ def _tensor_core(table: pd.DataFrame, phase: np.ndarray, names: pd.Index, total:
         for bucket, ns in zip(buckets, whole, strict=True)
     ]
     return rows, int((known & (np.nan_to_num(compute) > duration)).sum())
-
-
-def _idle(timeline: Timeline, start: Ints) -> pd.DataFrame:
-    gap_start, gap_end = intervals.gaps(timeline.busy)
-    length = gap_end - gap_start
-    phase = _gap_phases(counted_steps(timeline.steps), gap_start)
-    if timeline.device.kind == "cpu":
-        return pd.DataFrame({"phase": phase, "bucket": "idle_host", "ns": length})
-    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end)
-    launch = np.where(unrecorded > 0, 0, _launch_part(timeline.table, start, gap_start, gap_end))
-    parts = {"idle_artefact": unrecorded, "idle_launch": launch, "idle_unknown": length - unrecorded - launch}
-    return pd.concat(
-        [pd.DataFrame({"phase": phase, "bucket": bucket, "ns": ns}) for bucket, ns in parts.items()],
-        ignore_index=True,
-    )
-
-
-def _launch_part(table: pd.DataFrame, start: Ints, gap_start: Ints, gap_end: Ints) -> Ints:
-    """How much of each gap the launch call of the activity that ends it explains."""
-    if not len(gap_start):
-        return gap_start
-    row = following(start, gap_end)
-    called = table["launch_start_ns"].to_numpy(np.int64)[row]
-    returned = table["launch_end_ns"].to_numpy(np.int64)[row]
-    is_kernel = table["kind"].to_numpy()[row] == KERNEL
-    late = (called != MISSING) & ((called > gap_start) | (is_kernel & (returned > gap_start)))
-    part: Ints = np.where(late, np.minimum(gap_end, returned + LAUNCH_LATENCY_NS) - gap_start, 0)
-    return part
-
-
-def _gap_phases(steps: pd.DataFrame, gap_start: Ints) -> np.ndarray:
-    """The phase of each gap: of the step it lies in, else of the step that follows, else `other`."""
-    phase = np.full(len(gap_start), "other", dtype=object)
-    if not len(steps) or not len(gap_start):
-        return phase
-    ordered = steps.sort_values("start_ns", kind="stable")
-    first, last = ordered["start_ns"].to_numpy(np.int64), ordered["end_ns"].to_numpy(np.int64)
-    names = ordered["phase"].to_numpy(object)
-    reach = np.maximum.accumulate(last)
-    inside_or_next = np.searchsorted(reach, gap_start, side="right")
-    within = (gap_start >= first[0]) & (inside_or_next < len(names))
-    phase[within] = names[inside_or_next[within]]
-    return phase
