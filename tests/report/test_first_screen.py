@@ -96,13 +96,14 @@ def test_two_steps_give_one_time_per_token() -> None:
 def test_a_simulated_run_says_so_first_everywhere() -> None:
     said = "Simulated sample: no GPU ran this"
     labelled = factory.gpu_generation().run.model_copy(update={"labels": {"simulated": "true"}})
-    for report in (factory.simulated(), factory.gpu_generation(run=labelled)):
+    window = factory.gpu_generation(traces=[factory.trace(collector={"schema": 1, "window": {"simulated": True}})])
+    for report in (factory.simulated(), factory.gpu_generation(run=labelled), window):
         page = html.render(report)
         assert page.index(said) < page.index("<h1")
         assert markdown.render(report).splitlines()[2].startswith(f"**{said}.**")
         assert text.render(report).startswith(said)
-    no = factory.gpu_generation(traces=[factory.trace(collector={"schema": 1, "simulated": False})])
-    for report in (factory.gpu_generation(), no):
+    other = [factory.trace(collector={"schema": 1, "simulated": False, "window": {"steps": 1, "simulated": "no"}})]
+    for report in (factory.gpu_generation(), factory.gpu_generation(traces=other)):
         assert said not in html.render(report) + markdown.render(report) + text.render(report)
 
 

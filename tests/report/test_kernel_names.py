@@ -44,6 +44,11 @@ NATIVE = "void at::native::"
         ),
         ("void (anonymous namespace)::resolve_future_token_ids_kernel<long>(long*)", "resolve_future_token_ids_kernel"),
         ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1", "Tensile GEMM MT256x192x64"),
+        (
+            "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
+            "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
+            "fused_add_rms_norm_kernel",
+        ),
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
         ("aten::mm", "aten::mm"),
         ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),

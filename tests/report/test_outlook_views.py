@@ -90,7 +90,7 @@ def test_the_memory_bar_is_as_long_as_the_memory() -> None:
         ("KV cache reserved, not in use: 10.0 GB", 12.5),
         ("Everything else: 4.00 GB", 5.0), ("Free: 20.0 GB", 25.0),
     ]  # fmt: skip
-    assert view.lead.endswith("7 sequences at most.")
+    assert view.lead == "How the memory of the device is used: 7 sequences of this length fit."
     bare = memory.model_copy(update={"total_bytes": None, "max_sequences": None})
     view = memory_view(factory.report(memory=bare))
     assert view is not None
@@ -128,7 +128,9 @@ def test_batching_says_what_the_recorded_batch_is_worth() -> None:
     some = factory.BATCHING.model_copy(
         update={"batching_efficiency": 120 / 360, "effective_batch": 8 * 120 / 360, "streams": 8, "cap": None}
     )
-    view = batching_view(factory.gpu_generation(batching=some))
+    base = factory.gpu_generation()
+    phases = [row.model_copy(update={"sequences_mean": 8.0}) for row in base.phases]
+    view = batching_view(factory.gpu_generation(batching=some, phases=phases))
     assert view is not None
     assert view.notes == (
         "The recorded batch is worth 2.7 single sequences: batching efficiency 33 %.",

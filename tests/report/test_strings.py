@@ -7,6 +7,7 @@ import re
 import typing
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,12 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
     assert strings.headline("memory", facts) == (
         "Decode is bound by memory bandwidth: it uses 37 % of the memory bandwidth and 0.2 % of the compute peak. "
         "A step takes 20.1 ms from start to start, 2.7 \u00d7 its floor."
+    )
+    whole = replace(facts, step_bytes=16.1e9, tokens_per_step=1.0, gpu_util=0.99)
+    assert strings.headline("memory", whole) == (
+        "Decode is bound by memory bandwidth: each step reads 16.1 GB of weights and KV cache to put out 1 token and "
+        "takes 20.1 ms, 2.7 \u00d7 its floor. The GPU is busy 99 % of the time, yet uses 37 % of its memory bandwidth "
+        "and 0.2 % of its compute peak."
     )
     for bound in typing.get_args(document.Bound):
         bare = strings.headline(bound, strings.HeadlineFacts())

@@ -86,6 +86,22 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
         "Time of a kernel beyond what its FLOPs at the peak or its bytes at full bandwidth need, whichever is "
         "longer. Not known where the work is not known.",
     ),
+    "saving": (
+        "Saving",
+        "What one change alone is predicted to save of a step, the output unchanged: from a model whose parts add up "
+        "to the measured step. Savings of several changes do not add up. A larger batch saves time per token: the "
+        "figure is what it saves on the tokens of one of today's steps.",
+    ),
+    "batching-efficiency": (
+        "Batching efficiency",
+        "Measured tokens per second over those of as many single sequences, each at the predicted step of one. Times "
+        "the sequences of the batch it is the effective batch: the number of single sequences that the batch is worth.",
+    ),
+    "confidence": (
+        "Confidence",
+        "How far a statement rests on what was recorded, from 0 to 1: it falls with the time of kernels whose work is "
+        "not known, with what was estimated, and with what the profiler itself disturbs. It is no probability.",
+    ),
     "ttft": (
         "TTFT",
         "Time to first token: from the first GPU activity of the prompt to the end of the step that gives it.",
@@ -105,6 +121,8 @@ METHOD: tuple[str, ...] = (
 
 READING: tuple[str, ...] = (
     "Start with the sentence at the top and the three meters under it: a GPU that is always busy can still do little.",
+    "The first things to do come from the findings: each opens to its evidence, the kernels it touches and what it "
+    "takes for granted.",
     "Compare prefill with decode: the same model is usually bound by compute in one and by memory in the other.",
     "In the ledger, look for the widest segment that is not useful; its row in the table says what it means.",
     "The floor says how far a decode step is from the best this card can do with these weights and this context.",

@@ -15,17 +15,22 @@ from traceanalyzer.report.strings.labels import cap_reason
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.views.svg import CONFIG, svg_of
 
-_WIDTH, _HEIGHT = 760, 260
+_WIDTH, _HEIGHT = 1000, 300
 _STEPS = (1.0, 2.0, 5.0)  # ticks within a power of ten
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingView:
-    """Sentences, the chart (trusted mark-up made here; empty for a single point), and its points printed."""
+    """Sentences, the chart (trusted mark-up made here; empty for a single point), and its points printed.
+
+    `marked` and `ended`: whether the chart marks the recorded batch, and where it can grow no further.
+    """
 
     lead: str
     notes: tuple[str, ...]
     svg: str
+    marked: bool
+    ended: bool
     points: tuple[tuple[str, str, str], ...]
     assumptions: tuple[str, ...]
 
@@ -44,8 +49,10 @@ def batching_view(report: Report) -> BatchingView | None:
     svg = svg_of(_chart(points, now, batching.cap), _said(points)) if len(points) > 1 else ""
     return BatchingView(
         lead=_lead(batching, points, now),
-        notes=tuple(_notes(batching)),
+        notes=tuple(_notes(batching, now)),
         svg=svg,
+        marked=now is not None,
+        ended=batching.cap == points[-1].sequences,
         points=printed,
         assumptions=tuple(batching.assumptions),
     )
@@ -70,9 +77,10 @@ def _now(now: BatchPoint) -> str:
     return text("batching.now", rate=_rate(now), sequences=_sequences(now))
 
 
-def _notes(batching: Batching) -> list[str]:
+def _notes(batching: Batching, now: BatchPoint | None) -> list[str]:
     notes = []
-    if batching.batching_efficiency is not None and batching.effective_batch is not None:
+    single = now is not None and now.sequences == 1  # worth itself
+    if batching.batching_efficiency is not None and batching.effective_batch is not None and not single:
         share, batch = fmt.percent(batching.batching_efficiency), fmt.significant(batching.effective_batch, 2)
         notes.append(text("batching.efficiency", share=share, batch=batch))
     if batching.streams is not None and batching.streams > 1:
@@ -102,7 +110,7 @@ def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) ->
     first, last = points[0], points[-1]
     rates = [point.tokens_per_s for point in points]
     x = [first.sequences / 1.15, last.sequences * 1.15]
-    y = [0.55 * min(rates), 1.6 * max(rates)]
+    y = [0.7 * min(rates), 1.6 * max(rates)]
     each = first.tokens_per_s / first.sequences
     end = min(x[1], y[1] / each)
     values = [{"x": point.sequences, "y": point.tokens_per_s, "said": _point(point)} for point in points]
@@ -115,7 +123,6 @@ def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) ->
          "mark": {"type": "line", "color": "var(--phase-decode)", "strokeWidth": 2.2, "aria": False}},
         {"data": {"values": values}, "encoding": said,
          "mark": {"type": "point", "filled": True, "color": "var(--phase-decode)", "size": 36, "opacity": 1.0}},
-        _label(free[1], text("batching.ideal"), align="right", dx=-8, dy=4, color="var(--ink-soft)"),
     ]  # fmt: skip
     if cap is not None and cap == last.sequences:
         layers.insert(0, {"data": {"values": [{"x": cap}]}, "encoding": {"y": {"value": 0}, "y2": {"value": _HEIGHT}},
@@ -124,7 +131,6 @@ def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) ->
         here = {"x": now.sequences, "y": now.tokens_per_s}
         ring = {"type": "point", "color": "var(--ink)", "size": 190, "strokeWidth": 2, "aria": False}
         layers.append({"data": {"values": [here]}, "mark": ring})
-        layers.append(_label(here, text("batching.here"), align="left", dx=13, dy=13, color="var(--ink)"))
     return {
         "width": _WIDTH,
         "height": _HEIGHT,
@@ -135,14 +141,6 @@ def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) ->
             "y": _axis("y", y, _ticks(y)),
         },
         "layer": layers,
-    }
-
-
-def _label(at: dict[str, float], words: str, **mark: object) -> dict[str, object]:
-    return {
-        "data": {"values": [{**at, "label": words}]},
-        "mark": {"type": "text", "aria": False, "fontSize": 12, **mark},
-        "encoding": {"text": {"field": "label", "type": "nominal"}},
     }
 
 

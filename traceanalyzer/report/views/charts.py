@@ -21,8 +21,9 @@ from traceanalyzer.report.views.pieces import device_name
 from traceanalyzer.report.views.svg import CONFIG, svg_of
 
 MAX_POINTS = 300
-_WIDTH, _HEIGHT = 760, 380
+_WIDTH, _HEIGHT = 1000, 420
 _NAME = 80
+_LEAST = 0.001  # of the kernels' time: what is shorter would only stretch the axes
 _FROM = 0.01  # the slope is drawn at least from a hundredth of the ridge on
 _SHAPES = {
     "prefill": "square", "decode": "circle", "mixed": "diamond", "draft": "triangle-up", "encoder": "triangle-down",
@@ -86,7 +87,8 @@ def roofline(report: Report) -> Roofline:
         return Roofline("", text("roofline.no_peaks"), "", ())
     if not phases and not kernels:
         return Roofline("", text("roofline.no_work"), "", ())
-    shown = kernels[:MAX_POINTS]
+    least = _LEAST * sum(point.time_us for point in kernels)
+    shown = [point for point in kernels[:MAX_POINTS] if point.time_us >= least]
     omitted = ""
     if len(shown) < len(kernels):
         omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))
@@ -163,7 +165,7 @@ def _chart(roofs: list[_Roof], phases: list[_Point], kernels: list[_Point]) -> d
     x = _decades([point.intensity for point in points] + [_FROM * min(ridges), 4 * max(ridges)])
     lowest = min(roof.at(_FROM * roof.ridge) for roof in roofs)
     y = _decades([point.tflops for point in points] + [lowest, *(roof.tflops for roof in roofs)], top=2.0)
-    names = _labels(map(_record, phases), align="left", dx=13, dy=-9, fontSize=13, fontWeight=600, color="var(--ink)")
+    names = _labels(map(_record, phases), align="left", dx=13, dy=-9, fontSize=14, fontWeight=600, color="var(--ink)")
     layers = [_line(roof, x, y) for roof in roofs]
     layers += [*_roof_labels(roofs, x, y), _points(kernels, large=False), _points(phases, large=True), names]
     return {
@@ -205,8 +207,8 @@ def _roof_labels(roofs: list[_Roof], x: list[float], y: list[float]) -> list[dic
     angle = -math.degrees(math.atan2(_HEIGHT / height, _WIDTH / width)) % 360
     slope = [{"x": at, "y": at * sheet.gbs / 1e3, "label": text("roofline.bandwidth", rate=fmt.byte_rate(sheet.gbs))}]
     return [
-        _labels(flat, align="right", dy=-8, fontSize=12, color="var(--ink-soft)"),
-        _labels(slope, align="center", dy=-10, angle=angle, fontSize=12, color="var(--ink-soft)"),
+        _labels(flat, align="right", dy=-8, fontSize=13, color="var(--ink-soft)"),
+        _labels(slope, align="center", dy=-10, angle=angle, fontSize=13, color="var(--ink-soft)"),
     ]
 
 

@@ -36,6 +36,7 @@ _FUNCTOR = re.compile(
 )
 _GENERIC_WORDS = frozenset({"gpu", "index", "elementwise", "vectorized_elementwise", "unrolled_elementwise"})
 _TENSILE = re.compile(r"^Cijk_\w*?_(MT\d+x\d+x\d+)\w*")
+_RETURN = re.compile(r"^(?:typename )?std::enable_if(?:_t)?<.*?>::type ")
 _MANGLED = re.compile(r"^_ZN?")
 
 
@@ -79,6 +80,7 @@ def label(name: str) -> str:
     signature = "::" in head and ("<" in head or "(" in head)
     if _MANGLED.match(head) or not (signature or head.startswith("void ")):
         return head
+    head = _RETURN.sub("", head)
     base = _base(head)
     if not _GENERAL.match(base):
         return base or head

@@ -117,9 +117,13 @@ def step_head(lines: Sequence[PhaseLine]) -> str:
 
 
 def simulated(report: Report) -> str:
-    """That no GPU ran this, where the recording says so; else nothing."""
-    said = any(trace.collector and trace.collector.get("simulated") is True for trace in report.traces)
-    return text("simulated") if said or report.run.labels.get("simulated", "").lower() == "true" else ""
+    """That no GPU ran this, where the run's labels or a trace's own block (itself, or its window) says so."""
+    said = report.run.labels.get("simulated", "").lower() == "true"
+    for block in (trace.collector or {} for trace in report.traces):
+        window = block.get("window")
+        said = said or block.get("simulated") is True
+        said = said or (isinstance(window, dict) and window.get("simulated") is True)
+    return text("simulated") if said else ""
 
 
 def limits_known(device: Device | None) -> bool:

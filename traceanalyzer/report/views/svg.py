@@ -18,7 +18,7 @@ CONFIG = {
     "axis": {
         "gridColor": "var(--line)", "domainColor": "var(--line-strong)", "tickColor": "var(--line-strong)",
         "labelColor": "var(--ink-soft)", "titleColor": "var(--ink-soft)", "labelFont": "sans-serif",
-        "titleFont": "sans-serif", "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        "titleFont": "sans-serif", "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal",
         "titlePadding": 10,
     },
     "text": {"font": "sans-serif"},

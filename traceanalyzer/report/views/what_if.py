@@ -106,7 +106,7 @@ def _facts(report: Report, memory: Memory) -> list[Fact]:
         ("memory.held", fmt.size(memory.weight_bytes), memory.weight_bytes),
         ("memory.read", fmt.size(floor.weight_bytes_read if floor else None), floor and floor.weight_bytes_read),
         ("memory.kv_per_token", fmt.size(memory.kv_bytes_per_token), memory.kv_bytes_per_token),
-        ("memory.kv_reserved", fmt.size(memory.kv_reserved_bytes), memory.kv_reserved_bytes),
+        ("memory.kv_pool", fmt.size(memory.kv_reserved_bytes), memory.kv_reserved_bytes),
         ("memory.kv_used", fmt.size(memory.kv_used_bytes), memory.kv_used_bytes),
         ("memory.free", fmt.size(memory.free_bytes), memory.free_bytes),
         ("memory.max_sequences", fmt.count(memory.max_sequences), memory.max_sequences),
