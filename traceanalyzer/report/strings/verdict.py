@@ -17,7 +17,8 @@ from traceanalyzer.report.strings.labels import PHASES
 class HeadlineFacts:
     """What a headline may quote; None where it is not known. Shares are of the phase's time, or of a peak.
 
-    `step_us` is the step's time, or where `floor_ratio` is known the time that is set against the floor. `phase` is
+    `step_us` is the step's time, or where `floor_ratio` is known the time that is set against the floor;
+    `step_bytes` the weights and KV cache that a decode step reads. `phase` is
     the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound follows from
     `tokens_per_step` against the `ridge` (FLOP per byte), because the work of the kernels is not recorded. `no_peaks`:
     the limits of the device are not known.
@@ -27,6 +28,7 @@ class HeadlineFacts:
     phase: str | None = None
     time_share: float | None = None
     step_us: float | None = None
+    step_bytes: float | None = None
     floor_ratio: float | None = None
     bandwidth_share: float | None = None
     compute_share: float | None = None
@@ -64,6 +66,8 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
     subject = PHASES.get(facts.phase, "The run") if facts.phase else "The run"
     if facts.by_tokens:
         return " ".join([_by_tokens(subject, facts), *_step_sentence(facts)])
+    if bound == "memory" and facts.phase == "decode" and fmt.known(facts.step_bytes) and fmt.known(facts.floor_ratio):
+        return _reads(facts)
     idle = "no operator runs" if facts.on_cpu else "the GPU is idle"
     clauses = {
         "memory": (_clause("it uses {} of the memory bandwidth", facts.bandwidth_share),
@@ -110,6 +114,26 @@ def _by_tokens(subject: str, facts: HeadlineFacts) -> str:
         f"{4 * count:,.0f} FLOP, even in 4 bits, and this GPU needs {ridge:,.0f} to be bound by compute. The work of "
         "its kernels is not recorded."
     )
+
+
+def _reads(facts: HeadlineFacts) -> str:
+    """The lesson in the run's own numbers: what a step reads for its few tokens, and that busy is not useful."""
+    reads = f"each step reads {fmt.size(facts.step_bytes)} of weights and KV cache{_output(facts)}"
+    against = f"takes {fmt.duration(facts.step_us)}, {fmt.factor(facts.floor_ratio)} its floor"
+    used = [f"{fmt.percent(share)} of its {what}"
+            for share, what in ((facts.bandwidth_share, "memory bandwidth"), (facts.compute_share, "compute peak"))
+            if fmt.known(share)]  # fmt: skip
+    said = f"Decode is bound by memory bandwidth: {reads} and {against}."
+    if facts.gpu_util is None or not used:
+        return said
+    return f"{said} The GPU is busy {fmt.percent(facts.gpu_util)} of the time, yet uses {' and '.join(used)}."
+
+
+def _output(facts: HeadlineFacts) -> str:
+    if not fmt.known(facts.tokens_per_step):
+        return ""
+    count = fmt.count(facts.tokens_per_step)
+    return f" to put out {count} {'token' if count == '1' else 'tokens'}"
 
 
 def _no_tensor_core_clause(facts: HeadlineFacts) -> str | None:
