@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -235,3 +236,48 @@ def test_idle_time_and_times_can_be_given() -> None:
     changed = base.apply(Change(np.array([50.0]), {"idle_sync": 0.0}))
     assert changed.step_ns == 55.0
     assert dict(changed.idle_ns) == {"idle_host": 5.0}
+
+
+def test_what_comes_before_a_late_launch_is_hidden_unless_the_host_waits_in_between() -> None:
+    rows = [
+        {"start": 0, "duration": 10, "step": 0, "launch": 0},
+        {"start": 12, "duration": 10, "name": 1, "step": 0, "launch": 1},  # queued: 2 ns after the one before
+        {"start": 50, "duration": 10, "name": 2, "step": 0, "launch": 2},  # launched late
+        {"start": 80, "duration": 10, "name": 3, "step": 0, "launch": 4},  # launched after the host had waited
+    ]
+    calls = [(0, 1), (5, 1), (45, 1), (50, 14), (70, 1)]
+    timeline = line(rows, steps=[{**DECODE, "start": 0, "end": 90}], launches=calls)
+    launches = timeline.trace.launches.assign(name=[0, 0, 0, 1, 0])
+    trace = replace(timeline.trace, launches=launches, strings=("cudaLaunchKernel", "cudaStreamSynchronize"))
+    found = built(replace(timeline, trace=trace))
+    assert found.rows.set_index("name")["hidden_ns"].to_dict() == {0: 10, 1: 10, 2: 0, 3: 0}
+    assert found.host_ns == pytest.approx(20 + 28)
+    assert found.own_host_ns == pytest.approx(90 - 14)
+    assert found.late_latency_ns == pytest.approx(2)  # one late gap, and 2 ns from kernel to kernel
+
+
+def test_a_step_takes_at_least_the_hosts_own_time() -> None:
+    base = model([{"duration_ns": 100.0, "compute_ns": 0.0, "memory_ns": 100.0}], {"idle_host": 20.0})
+    base = replace(base, own_host_ns=80.0)
+    half = base.with_device(bandwidth=2.0)
+    assert half.step_ns == pytest.approx(80)  # 50 of kernels, 20 of the host between steps, 10 of waiting for launches
+    assert half.with_device(bandwidth=0.5).step_ns == pytest.approx(120)
+    assert half.without_idle("idle_host").step_ns == pytest.approx(60)
+    assert half.without_idle("idle_launch").step_ns == pytest.approx(70)
+    assert half.apply(Change(half.durations, {"idle_host": 5.0})).step_ns == pytest.approx(65)
+
+
+def test_free_launches_leave_the_latency_from_kernel_to_kernel() -> None:
+    base = replace(model([{"duration_ns": 50.0}], {"idle_launch": 40.0}), late_latency_ns=6.0)
+    assert base.without_idle("idle_launch").step_ns == pytest.approx(50 + 6)
+    assert base.without_idle("idle_launch", left=0.5).step_ns == pytest.approx(50 + 20 + 3)
+
+
+def test_evenly_drawn_experts_are_read_by_the_tokens_that_take_them() -> None:
+    """128 experts of which a token takes 8: 8 tokens read 51.6 of them, 32 read 111.8 (the method's own figures)."""
+    experts = {"category": "moe", "duration_ns": 51.6, "compute_ns": 0.0, "memory_ns": 51.6, "bytes": 51.6,
+               "weight_bytes": 51.6, "weight_bytes_min": 8.0}  # fmt: skip
+    base = replace(model([experts]), tokens=8.0, sequences=8.0)
+    assert forecast.with_sequences(base, 4.0).step_ns == pytest.approx(111.8, rel=0.01)
+    unknown = replace(model([experts | {"weight_bytes_min": np.nan}]), tokens=8.0)
+    assert forecast.with_sequences(unknown, 4.0).step_ns == pytest.approx(4 * 51.6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.lines import BANDWIDTH_GBS, BYTES_PER_NS, FLOPS_PER_NS, device, line
-from traceanalyzer.analysis import cost, floor, ledger, phases, request, verdict
+from traceanalyzer.analysis import cost, floor, forecast, ledger, phases, request, verdict
 from traceanalyzer.analysis.timeline import Timeline
 
 WEIGHTS = 40 * BYTES_PER_NS
@@ -306,3 +306,16 @@ def test_the_busy_time_of_overlapping_phases_stays_within_their_time() -> None:
     found = summaries(line(rows, steps=steps)).values()
     assert all(phase.busy_ns <= phase.duration_ns for phase in found)
     assert sum(phase.busy_ns for phase in found) == 150
+
+
+def test_a_second_opinion_that_differs_makes_the_bound_less_sure() -> None:
+    found = list(summaries(generation()).values())
+    agrees = forecast.Sensitivity(0.0, 0.5, 0.1, None, None)
+    differs = forecast.Sensitivity(0.0, 0.1, 0.5, None, None)
+    close = forecast.Sensitivity(0.0, 0.4, 0.5, None, None)
+    sure = verdict.decide(found).confidence
+    assert sure is not None
+    assert verdict.decide(found, agrees).confidence == sure
+    assert verdict.decide(found, close).confidence == sure
+    doubted = verdict.decide(found, differs)
+    assert (doubted.bound, doubted.confidence) == ("memory", pytest.approx(0.7 * sure, abs=0.006))

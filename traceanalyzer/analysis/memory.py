@@ -2,9 +2,10 @@
 
     sequences that fit = floor((USABLE x total - weights) / (cache per token x mean context))
 
-(method: B_kv), with the present mean context; where the engine's pool is known, its size over that of a sequence.
-Activations, workspaces and fragmentation are taken to fit in what is not
-usable. Free memory is what neither the weights nor the cache set aside (or, where that is not known, used) take.
+(method: B_kv), with the present mean context. A pool that is set aside says nothing about it: some engines fill the
+memory with it, others make it as large as the present batch needs. Activations, workspaces and fragmentation are taken
+to fit in what is not usable. Free memory is what neither the weights nor the cache set aside (or, where that is not
+known, used) take.
 
 What could be wrong: weights that only a step's reads tell are a lower bound, so that more seems to fit than does.
 """
@@ -54,10 +55,7 @@ def use(timeline: Timeline, weights: held.Weights | None, decode: StepModel | No
     used = cache.bytes_per_token * context_sum if cache and context_sum else None
     room, assumptions = None, [*(weights.assumptions if weights else ()), *(cache.assumptions if cache else ())]
     each = used / sequences if used and sequences else None
-    if each and cache and cache.reserved_bytes:
-        room = int(cache.reserved_bytes / each)
-        assumptions += ["same_context"]
-    elif each and total and weights:
+    if each and total and weights:
         room = max(int((USABLE * total - weights.held) / each), 0)
         assumptions += ["usable_memory", "same_context"]
     taken = cache and (cache.reserved_bytes or used)

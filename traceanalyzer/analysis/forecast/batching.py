@@ -2,9 +2,12 @@
 
 With B' instead of B sequences of the same lengths, weights are read once all the same; the FLOPs of every kernel, the
 KV cache and the activations grow by B'/B (method: step(B') = W / BW + B' kv / BW + fixed). A matrix product that runs
-on the vector units because it has one row runs on tensor cores once it has several. Experts of a mixture are taken to
-be read as often as tokens grow, for which ones a token needs is not known: no gain from them. Kernels of unknown work
-and communication grow with the batch, beyond their fixed time.
+on the vector units because it has one row runs on tensor cores once it has several. Kernels of unknown work and
+communication grow with the batch, beyond their fixed time.
+
+Experts of a mixture: evenly drawn, T tokens that each take a share p of the experts read 1 - (1 - p)^T of them
+(method: MoE). p is what makes that the bytes of the present step against those of one token. Where these are not
+known, experts are taken to be read as often as tokens grow: no gain from them.
 
     throughput gain = (B' / B) t(B) / t(B')
 
@@ -20,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceanalyzer.analysis.forecast.model import Change, StepModel
+from traceanalyzer.analysis.forecast.model import Change, Floats, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 
@@ -65,18 +68,17 @@ class Batching:
 def with_sequences(model: StepModel, factor: float) -> StepModel:
     """The step with `factor` times as many sequences of the same lengths in it."""
     matrix = model.of_category(*MATRIX_CATEGORIES)
-    experts = model.of_category("moe")
     size, weights = (model.rows[c].to_numpy(np.float64) for c in ("bytes", "weight_bytes"))
-    fixed = np.where(matrix & ~experts, np.nan_to_num(weights), 0.0)
-    share = np.divide(fixed, size, out=np.zeros_like(size), where=(size > 0) & ~np.isnan(size))
+    share = np.divide(weights, size, out=np.zeros_like(size), where=matrix & (size > 0) & ~np.isnan(weights))
+    weights_grow = _weights_growth(model, factor)
     tensor = model.rows["tensor_compute_ns"].to_numpy(np.float64)
     compute = model.rows["compute_ns"].to_numpy(np.float64)
     faster = matrix & (tensor < compute) & (factor > 1.0)
-    growth = share + (1.0 - share) * factor
+    growth = share * weights_grow + (1.0 - share) * factor
     memory = model.rows["memory_ns"].to_numpy(np.float64) * growth
     grown = model.with_roofs(np.where(faster, tensor, compute) * factor, memory)
     work = {c: model.rows[c].to_numpy(np.float64) * factor for c in ("flops", "kv_bytes", "tensor_compute_ns")}
-    rows = grown.rows.assign(**work, bytes=size * growth)
+    rows = grown.rows.assign(**work, bytes=size * growth, weight_bytes=weights * weights_grow)
     changed = replace(
         grown,
         rows=rows,
@@ -91,6 +93,40 @@ def with_sequences(model: StepModel, factor: float) -> StepModel:
     grows = unknown & ~model.of_category("memcpy", "memset")
     fixed_ns = model.rows["fixed_ns"].to_numpy(np.float64)
     return changed.apply(Change(np.where(grows, fixed_ns + (model.durations - fixed_ns) * factor, changed.durations)))
+
+
+def _weights_growth(model: StepModel, factor: float) -> Floats:
+    """How much more weights each row reads with `factor` times the tokens: none, but for experts."""
+    experts, taken, tokens = model.of_category("moe"), _taken(model), model.tokens or np.nan
+    known = experts & ~np.isnan(taken)
+    share = np.where(known, taken, 0.5)
+    drawn = (1.0 - (1.0 - share) ** (tokens * factor)) / (1.0 - (1.0 - share) ** tokens)
+    growth: Floats = np.where(known, drawn, np.where(experts, factor, 1.0))
+    return growth
+
+
+def _taken(model: StepModel) -> Floats:
+    """The share of the experts that one token takes, per row; NaN where there are none or it is not known."""
+    read, least = (model.rows[c].to_numpy(np.float64) for c in ("weight_bytes", "weight_bytes_min"))
+    taken = np.full(len(read), np.nan)
+    for row in np.flatnonzero(model.of_category("moe") & (least > 0)):
+        found = _share_taken(float(read[row] / least[row]), model.tokens or 0.0)
+        taken[row] = np.nan if found is None else found
+    return taken
+
+
+def _share_taken(ratio: float, tokens: float) -> float | None:
+    """The share p of the experts that one token takes, from (1 - (1 - p)^T) / p = ratio; None where no p gives it.
+
+    The left side falls from T to 1 as p goes from 0 to 1, so halving the interval finds it. One token tells nothing.
+    """
+    if not 1.0 <= ratio < tokens * (1.0 - 1e-9):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (1.0 - (1.0 - middle) ** tokens) / middle > ratio else (low, middle)
+    return high
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -136,8 +172,11 @@ def batching(model: StepModel, room: int | None, turns: int | None = None) -> Ba
     cap = known.get(reason)
     alone, measured = with_sequences(model, 1.0 / now).tokens_per_s, model.tokens_per_s
     efficiency = measured / (now * alone) if measured and alone else None
+    experts = model.of_category("moe") & ~model.is_helper
+    drawn = not np.isnan(_taken(model)[experts]).any()
     assumptions = ["same_context", "weights_read_once"]
-    assumptions += ["experts_grow_with_batch"] if model.of_category("moe").any() else []
+    if experts.any():
+        assumptions += ["experts_drawn_evenly" if drawn else "experts_grow_with_batch"]
     assumptions += ["kv_room_unknown"] if room is None else []
     return Batching(
         points=tuple(_points(model, now, cap or MOST_SEQUENCES)),

@@ -7,9 +7,12 @@ the wall time. The idle time of the mean step is divided among its causes as the
 The fixed part of a kernel's time is that of the device's own shortest kernels: the 5th percentile of all kernel
 durations, at most 2 us (method: 1.5 to 2 us per kernel), for a recording may hold long kernels only.
 
-A kernel is hidden behind the host where the stretch of uninterrupted work that it belongs to ends in a gap in which the
-host was late, inside its step: had it been faster, the gap would have been longer. A gap between two steps is no such
-gap, for what the host does there it usually does after it has seen the result.
+A kernel is hidden behind the host where, before the host next waits for the device or the step ends, the device falls
+idle because a launch is late: had the kernel been faster, that gap would have been longer. What the host does between
+two steps, or after a wait, it does when the device is done, so faster kernels let it begin earlier.
+
+The host's own time is the step without the time in which the host waited for the device; unknown, so no limit, where no
+such wait was recorded.
 
 What could be wrong: one outlying step counts as much as any other; a kernel that is nothing but fixed time on one
 device may be hidden in longer ones on another.
@@ -24,10 +27,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis import intervals
+from traceanalyzer.analysis.forecast.gaps import Gaps, classed_gaps
 from traceanalyzer.analysis.forecast.model import COLUMNS, WORK, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
+from traceanalyzer.analysis.waits import host_waits
 from traceanalyzer.trace.tables import KERNEL, MEMSET
 
 MOST_FIXED_NS = 2_000.0
@@ -47,19 +52,22 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
         return None
     count = len(steps)
     pieces = _pieces(timeline, start, end)
-    gap, late = _late_gaps(timeline, start, end)
-    pieces["hidden"] = pieces["share"] * _followed(pieces["end"].to_numpy(), gap[0], late)
+    gaps = classed_gaps(timeline, start, end)
+    pieces["hidden"] = pieces["share"] * _hidden(pieces["end"].to_numpy(), gaps, end)
     rows = _rows(timeline, pieces, count)
-    busy = float(rows["duration_ns"].sum())
-    hidden = float(rows["hidden_ns"].sum())
-    idle = _idle(ledger, phase, max(float(wall.sum()) / count - busy, 0.0))
-    waits = min(float((gap[1] - gap[0])[late].sum()) / count, idle.get("idle_launch", 0.0))
+    busy, hidden = float(rows["duration_ns"].sum()), float(rows["hidden_ns"].sum())
+    mean = float(wall.sum()) / count
+    idle = _idle(ledger, phase, max(mean - busy, 0.0))
+    late = gaps.late & gaps.inside
+    waits = min(float((gaps.end - gaps.start)[late].sum()) / count, idle.get("idle_launch", 0.0))
     return StepModel(
         phase=phase,
         steps=count,
         rows=rows,
         idle_ns=MappingProxyType(idle),
         host_ns=hidden + waits,
+        own_host_ns=_own_host(timeline, start, end, mean),
+        late_latency_ns=float(late.sum()) / count * gaps.latency_ns,
         tokens=_mean(steps["tokens"]),
         sequences=_mean(steps["sequences"]),
         context_sum=_mean(steps["context_sum"]),
@@ -109,28 +117,6 @@ def _pieces(timeline: Timeline, start: Ints, end: Ints) -> pd.DataFrame:
     return pd.DataFrame({"row": row, "end": piece_end, "share": share, "part": part})
 
 
-def _late_gaps(timeline: Timeline, start: Ints, end: Ints) -> tuple[tuple[Ints, Ints], npt.NDArray[np.bool_]]:
-    """All gaps of the device, and which of them are the host being late in the middle of one of the steps."""
-    gap_start, gap_end = intervals.gaps(timeline.busy)
-    if not len(gap_start) or not len(start):
-        return (gap_start, gap_end), np.zeros(len(gap_start), np.bool_)
-    called = timeline.table["launch_start_ns"].to_numpy(np.int64)
-    following = np.searchsorted(timeline.table["start_ns"].to_numpy(np.int64), gap_end, side="left")
-    step = np.searchsorted(start, gap_start, side="right") - 1
-    inside = (step >= 0) & (gap_end < end[np.maximum(step, 0)])
-    late = called[following] > gap_start
-    unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end) > 0
-    return (gap_start, gap_end), inside & late & ~unrecorded
-
-
-def _followed(ends: Ints, gap_start: Ints, late: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """1 where the stretch of work that an activity ends in is followed by a late gap, else 0."""
-    if not len(gap_start):
-        return np.zeros(len(ends))
-    place = np.searchsorted(gap_start, ends, side="left")
-    return np.where(place < len(late), late[np.minimum(place, len(late) - 1)], False).astype(np.float64)
-
-
 def _idle(ledger: Ledger, phase: str, total: float) -> dict[str, float]:
     """The idle time of the mean step by cause, in the proportions that the ledger has for the phase."""
     table = ledger.table[(ledger.table["phase"] == phase) & ledger.table["bucket"].str.startswith("idle_")]
@@ -150,6 +136,25 @@ def fixed_ns(timeline: Timeline) -> float:
     return min(float(np.percentile(durations, FIXED_PERCENTILE)), MOST_FIXED_NS) if len(durations) else 0.0
 
 
+def _hidden(ends: Ints, gaps: Gaps, step_ends: Ints) -> npt.NDArray[np.float64]:
+    """1 where a late gap follows an activity before the next wait of the host or the end of its step, else 0."""
+    late = gaps.start[gaps.late & gaps.inside]
+    resets = np.sort(np.concatenate((gaps.start[gaps.waited], step_ends)))
+    never = np.iinfo(np.int64).max
+
+    def following(places: Ints) -> Ints:
+        return np.append(places, never)[np.searchsorted(places, ends, side="left")]
+
+    return (following(late) < following(resets)).astype(np.float64)
+
+
+def _own_host(timeline: Timeline, start: Ints, end: Ints, mean: float) -> float:
+    """The mean step without the time in which the host waited for the device; 0 where no wait was recorded."""
+    waits = intervals.union(*host_waits(timeline))
+    waited = float(intervals.covered(waits, start, end).sum()) / len(start)
+    return max(mean - waited, 0.0) if waited > 0 else 0.0
+
+
 def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     table = timeline.table.iloc[pieces["row"].to_numpy()].reset_index(drop=True)
     kind = table["kind"].to_numpy()
@@ -161,8 +166,9 @@ def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     work = {
         name: np.where(kind == KERNEL, table[name].to_numpy(np.float64), np.nan) * part
         for name in WORK
-        if name != "tensor_compute_ns"
+        if name in table
     }
+    work.setdefault("weight_bytes_min", np.full(len(table), np.nan))
     frame = pd.DataFrame({
         "name": table["name"].to_numpy(), "category": category, "role": table["role"].to_numpy(object),
         "dtype": table["dtype"].to_numpy(object), "tensor_core": table["tensor_core"].to_numpy(),

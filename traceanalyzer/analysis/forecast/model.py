@@ -10,11 +10,13 @@ reaches some share of its roof goes on to reach that share, down to the point wh
 and the fixed part stay (method: t = W / BW_eff + t_fixed + t_launch, fitted to the published gpt-fast table). A kernel
 whose work is unknown does not change.
 
-Where the host is late, a faster kernel only makes the device wait longer: kernels that are followed by a gap in which
-the host was late are `hidden` behind the host. Their time and that gap together are `host_ns`, and the step needs at
-least that much for them, however fast the device:
+Where the host is late, a faster kernel only makes the device wait longer. Kernels before such a gap are `hidden` behind
+the host; their time and those gaps together are `host_ns`, and the step needs at least that much for them, however fast
+the device. The whole step needs at least the host's own time, `own_host_ns`:
 
-    step = exposed kernels + max(hidden kernels, host_ns) + idle time of other causes
+    step = max(exposed kernels + max(hidden kernels, host_ns) + idle time of other causes, own_host_ns)
+
+What this adds is idle time that waits for launches.
 
 What could be wrong: the mean step stands for all; the kernels of a faster or larger step may be other ones with other
 efficiencies; hidden kernels are treated as one stretch of the step where they are many.
@@ -30,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.phases import NEAR_A_ROOF
 
 Bools = npt.NDArray[np.bool_]
@@ -39,7 +41,9 @@ Floats = npt.NDArray[np.float64]
 LAUNCH = ("idle_launch", "idle_graph_launch")
 """Idle time that cheaper launches would save."""
 
-WORK = ("compute_ns", "memory_ns", "flops", "bytes", "weight_bytes", "kv_bytes", "tensor_compute_ns")
+WORK = (
+    "compute_ns", "memory_ns", "flops", "bytes", "weight_bytes", "weight_bytes_min", "kv_bytes", "tensor_compute_ns",
+)  # fmt: skip
 COLUMNS = ("name", "category", "role", "dtype", "tensor_core", "count", "duration_ns", "fixed_ns", "hidden_ns", *WORK)
 """Columns of `StepModel.rows`."""
 
@@ -82,10 +86,13 @@ class StepModel:
         rows: one row per group of equal kernels and copies, indexed 0..n-1, with the columns name (string code),
             category, role, dtype, tensor_core (1, 0, -1), count, duration_ns (wall time: kernels that overlap share
             it), fixed_ns, hidden_ns (its time hidden behind the host), compute_ns and memory_ns (least times),
-            tensor_compute_ns (least time of its FLOPs on tensor cores), flops, bytes, weight_bytes, kv_bytes. NaN:
-            unknown.
+            tensor_compute_ns (least time of its FLOPs on tensor cores), flops, bytes, weight_bytes (and their least
+            where experts are chosen per token: weight_bytes_min), kv_bytes. NaN: unknown.
         idle_ns: idle time by ledger bucket.
         host_ns: what the host takes to issue the hidden kernels: their time and the gaps after them.
+        own_host_ns: what the host takes for the step when it never waits for the device; 0 unknown.
+        late_latency_ns: what would remain of the gaps in which the host was late, had it been in time.
+        limited_ns: how much of the idle time is there only because of `own_host_ns`.
         tokens, sequences, context_sum: means per step, None unknown.
         output_tokens: tokens that the step gives: decode's one per sequence, prefill's tokens read; None unknown.
     """
@@ -99,6 +106,9 @@ class StepModel:
     sequences: float | None
     context_sum: float | None
     output_tokens: float | None
+    own_host_ns: float = 0.0
+    late_latency_ns: float = 0.0
+    limited_ns: float = 0.0
 
     @property
     def durations(self) -> Floats:
@@ -133,12 +143,17 @@ class StepModel:
     @property
     def weight_bytes(self) -> float | None:
         """Weight bytes the step reads; None where one of its matrix kernels does not tell."""
-        return self._sum("weight_bytes", self.of_category(*MATRIX_CATEGORIES))
+        return self._sum("weight_bytes", self.of_category(*MATRIX_CATEGORIES) & ~self.is_helper)
 
     @property
     def kv_bytes(self) -> float | None:
         """KV bytes the step reads; None where one of its attention kernels does not tell, or there is none."""
-        return self._sum("kv_bytes", self.of_category("attention"))
+        return self._sum("kv_bytes", self.of_category("attention") & ~self.is_helper)
+
+    @property
+    def is_helper(self) -> Bools:
+        """Rows of kernels that help another one and have no work of their own."""
+        return self.rows["role"].isin(HELPER_ROLES).to_numpy()
 
     @property
     def known_share(self) -> float:
@@ -165,14 +180,32 @@ class StepModel:
     # changes: each gives a new model
 
     def apply(self, change: Change) -> StepModel:
-        """The step with other times. Time saved behind a late host comes back as waiting for it."""
+        """The step with other times. Time saved behind the host comes back as waiting for it.
+
+        Idle time that the change takes away is time that the host has gained.
+        """
         old, new = self.durations, np.asarray(change.duration_ns, np.float64)
-        ratio = np.divide(new, old, out=np.ones_like(old), where=old > 0)
-        hidden = self._column("hidden_ns") * ratio
-        before, after = (max(self.host_ns - float(h.sum()), 0.0) for h in (self._column("hidden_ns"), hidden))
-        idle = {**self.idle_ns, "idle_launch": self.idle_ns.get("idle_launch", 0.0) - before + after, **change.idle_ns}
+        hidden = self._column("hidden_ns") * np.divide(new, old, out=np.ones_like(old), where=old > 0)
+        idle = {**self.idle_ns, "idle_launch": self._launch_idle(hidden, self.host_ns), **change.idle_ns}
+        gained = sum(max(self.idle_ns.get(bucket, 0.0) - ns, 0.0) for bucket, ns in change.idle_ns.items())
         rows = self.rows.assign(duration_ns=new, hidden_ns=hidden)
-        return replace(self, rows=rows, idle_ns=MappingProxyType({b: ns for b, ns in idle.items() if ns > 0}))
+        return self._settled(rows, idle, self.host_ns, max(self.own_host_ns - gained, 0.0))
+
+    def _launch_idle(self, hidden: Floats, host_ns: float) -> float:
+        """Idle time waiting for launches, with other hidden kernels and another host."""
+        before = max(self.host_ns - float(self._column("hidden_ns").sum()), 0.0)
+        after = max(host_ns - float(hidden.sum()), 0.0)
+        return max(self.idle_ns.get("idle_launch", 0.0) - self.limited_ns - before + after, 0.0)
+
+    def _settled(self, rows: pd.DataFrame, idle: dict[str, float], host_ns: float, own_host_ns: float) -> StepModel:
+        """The step with these parts, and with idle time up to what the host needs for it."""
+        device = float(rows["duration_ns"].sum()) + sum(idle.values())
+        limited = max(own_host_ns - device, 0.0)
+        idle["idle_launch"] += limited
+        left = MappingProxyType({bucket: ns for bucket, ns in idle.items() if ns > 0})
+        return replace(
+            self, rows=rows, idle_ns=left, host_ns=host_ns, own_host_ns=own_host_ns, limited_ns=limited
+        )  # fmt: skip
 
     def without(self, rows: Bools, share: Floats | float = 1.0) -> StepModel:
         """The step without a share of some rows: their kernels and the launches of them are gone.
@@ -180,16 +213,12 @@ class StepModel:
         Rows keep their places, so that masks stay valid. `share` is one figure or one per row.
         """
         gone = np.where(rows, share, 0.0)
-        hidden, launches = self._column("hidden_ns"), self._hidden_count()
-        waits = max(self.host_ns - float(hidden.sum()), 0.0)
-        total = float(launches.sum())
-        host = self.host_ns * (1.0 - float((launches * gone).sum()) / total) if total > 0 else self.host_ns
-        counted = ("count", "fixed_ns", *WORK)
-        left = self.rows.assign(**{c: np.where(gone == 1.0, 0.0, self._column(c) * (1.0 - gone)) for c in counted})
-        slack = max(host - float((hidden * (1.0 - gone)).sum()), 0.0)
-        idle = self.idle_ns.get("idle_launch", 0.0) - waits + slack
-        changed = replace(self, rows=left, host_ns=host)
-        return changed.apply(Change(self.durations * (1.0 - gone), {"idle_launch": idle}))
+        host = self.host_ns * (1.0 - _share_of(gone, self._hidden_count()))
+        own = self.own_host_ns * (1.0 - _share_of(gone, self._column("count")))
+        hidden = self._column("hidden_ns") * (1.0 - gone)
+        parts = ("count", "duration_ns", "fixed_ns", "hidden_ns", *WORK)
+        left = self.rows.assign(**{c: np.where(gone == 1.0, 0.0, self._column(c) * (1.0 - gone)) for c in parts})
+        return self._settled(left, {**self.idle_ns, "idle_launch": self._launch_idle(hidden, host)}, host, own)
 
     def _hidden_count(self) -> Floats:
         """How many of each row's kernels are hidden behind the host."""
@@ -201,14 +230,24 @@ class StepModel:
         return self.apply(Change(np.where(rows, self.durations * factor, self.durations)))
 
     def without_idle(self, *buckets: str, left: float = 0.0) -> StepModel:
-        """The step with only a share `left` of the idle time of some buckets; cheaper launches free the host too."""
-        idle = {b: self.idle_ns[b] * left for b in buckets if b in self.idle_ns}
-        host = self.host_ns
-        if "idle_launch" in buckets:
+        """The step with only a share `left` of the idle time of some buckets.
+
+        Launches that cost less free the host altogether, and leave the latency from kernel to kernel.
+        """
+        gone = {bucket: self.idle_ns[bucket] * (1.0 - left) for bucket in buckets if bucket in self.idle_ns}
+        idle = {bucket: ns - gone.get(bucket, 0.0) for bucket, ns in self.idle_ns.items()}
+        host, own = self.host_ns, max(self.own_host_ns - sum(gone.values()), 0.0)
+        latency = 0.0
+        if set(buckets) & set(LAUNCH):
             hidden = float(self._column("hidden_ns").sum())
-            host = hidden + max(host - hidden, 0.0) * left
-        rest = {b: ns for b, ns in {**self.idle_ns, **idle}.items() if ns > 0}
-        return replace(self, idle_ns=MappingProxyType(rest), host_ns=host)
+            host, own = hidden + max(host - hidden, 0.0) * left, own * left
+            latency = min(self.late_latency_ns * (1.0 - left), sum(gone.values()))
+            idle["idle_latency"] = idle.get("idle_latency", 0.0) + latency
+        rest = MappingProxyType({bucket: ns for bucket, ns in idle.items() if ns > 0})
+        return replace(
+            self, idle_ns=rest, host_ns=host, own_host_ns=own, limited_ns=self.limited_ns * left,
+            late_latency_ns=self.late_latency_ns * left if latency else self.late_latency_ns,
+        )  # fmt: skip
 
     def with_work(self, rows: Bools, flops: Floats | float = 1.0, size: Floats | float = 1.0) -> StepModel:
         """The step with the FLOPs and the bytes of some rows multiplied (a factor, or one per row)."""
@@ -262,3 +301,9 @@ class StepModel:
             throughput_gain=now / before if now and before else None,
             known_share=base.known_share,
         )
+
+
+def _share_of(part: Floats, whole: Floats) -> float:
+    """The share of a sum that a share of each of its terms makes; 0 of nothing."""
+    total = float(whole.sum())
+    return float((part * whole).sum()) / total if total > 0 else 0.0

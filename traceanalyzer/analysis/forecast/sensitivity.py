@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceanalyzer.analysis.forecast.model import LAUNCH, Bools, StepModel
-from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 
 
@@ -50,9 +50,8 @@ def sensitivity(model: StepModel, has_launches: bool) -> Sensitivity:
     def saved(changed: StepModel, is_known: bool) -> float | None:
         return max(changed.against(model).saving_share, 0.0) if is_known else None
 
-    helpers = model.rows["role"].isin(HELPER_ROLES).to_numpy()
-    matrix = model.of_category(*MATRIX_CATEGORIES) & ~helpers
-    attention = model.of_category("attention") & ~helpers
+    matrix = model.of_category(*MATRIX_CATEGORIES) & ~model.is_helper
+    attention = model.of_category("attention") & ~model.is_helper
     return Sensitivity(
         compute_2x=saved(model.with_device(compute=2.0), known),
         bandwidth_2x=saved(model.with_device(bandwidth=2.0), known),
