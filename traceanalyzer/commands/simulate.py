@@ -40,7 +40,8 @@ _Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Activations: b
 _Weights = Annotated[str | None, typer.Option(metavar="TYPE", help="Weights: same, fp8, int8, int4, fp4.")]
 _Kv = Annotated[str | None, typer.Option(metavar="TYPE", help="KV cache: same, fp8.")]
 _Ranks = Annotated[int | None, typer.Option(metavar="N", help="Tensor parallel; one trace each, NAME-rank0 and so on.")]
-_InTurns = Annotated[bool, typer.Option("--in-turns", help="The requests take turns, one a pass.")]
+_InTurns = Annotated[bool, typer.Option("--in-turns", help="The requests take turns.")]
+_Group = Annotated[int | None, typer.Option(metavar="N", help="Requests that share a pass when they take turns [1].")]
 _Chunk = Annotated[
     int | None, typer.Option(metavar="N", help="Read prompts in chunks of N tokens, decoding meanwhile.")
 ]
@@ -75,6 +76,7 @@ def simulate(
     kv: _Kv = None,
     ranks: _Ranks = None,
     in_turns: _InTurns = False,
+    group_size: _Group = None,
     chunk: _Chunk = None,
     arrivals_every: _Arrivals = None,
     unfused: _Unfused = False,
@@ -100,7 +102,8 @@ def simulate(
     words |= {"kv_cache": kv_cache, "attention": attention, "sampler": sampler}
     numbers = {"batch": batch, "prompt": prompt, "output": output, "ranks": ranks, "chunk": chunk, "seed": seed}
     flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
-    given = words | numbers | {"arrivals_every": arrivals_every} | {name: False for name, off in flags.items() if off}
+    numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
+    given = words | numbers | {name: False for name, off in flags.items() if off}
     scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})
     variant = _variant(strip or (), stacks, flows, memory_events, cut_window)
     wanted = None if size is None else values.size("--size", size)
