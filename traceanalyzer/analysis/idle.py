@@ -52,24 +52,35 @@ _ALLOCATES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|Mem(Alloc|Free|Map|Unmap|Cr
 Bools = npt.NDArray[np.bool_]
 
 
-def causes(timeline: Timeline) -> pd.DataFrame:
-    """Rows phase, bucket, ns: one per gap and cause, zeros among them. They sum to the idle time exactly."""
+def causes(timeline: Timeline) -> list[pd.DataFrame]:
+    """Rows phase, bucket, ns: one per phase and cause, zeros among them. They sum to the idle time exactly."""
     gap_start, gap_end = intervals.gaps(timeline.busy)
-    phase = _phases(counted_steps(timeline.steps), gap_start)
+    phase, names = pd.factorize(_phases(counted_steps(timeline.steps), gap_start))
     length = gap_end - gap_start
     if timeline.device.kind == "cpu":
-        return pd.DataFrame({"phase": phase, "bucket": "idle_host", "ns": length})
+        return [per_phase(phase, names, "idle_host", length)]
     unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end)
     parts = _divided(timeline, gap_start, gap_end) if len(length) else {}
     parts = {bucket: np.where(unrecorded > 0, 0, ns) for bucket, ns in parts.items()}
     unknown = length - unrecorded - sum(parts.values())
-    return pd.concat(
-        [
-            pd.DataFrame({"phase": phase, "bucket": bucket, "ns": ns})
-            for bucket, ns in (parts | {"idle_artefact": unrecorded, "idle_unknown": unknown}).items()
-        ],
-        ignore_index=True,
-    )
+    every = parts | {"idle_artefact": unrecorded, "idle_unknown": unknown}
+    return [per_phase(phase, names, bucket, ns) for bucket, ns in every.items()]
+
+
+def per_phase(phase: Ints, names: npt.ArrayLike, bucket: str, ns: Ints) -> pd.DataFrame:
+    """Whole nanoseconds of one bucket summed per phase, as rows phase, bucket, ns.
+
+    Exact: sums stay far below 2**53.
+
+    Args:
+        phase: the phase of each value, an index into `names`.
+        names: of the phases.
+        bucket: what the values are.
+        ns: the values.
+    """
+    labels = np.asarray(names, object)
+    total = np.bincount(phase, weights=ns, minlength=len(labels))
+    return pd.DataFrame({"phase": labels, "bucket": bucket, "ns": total.astype(np.int64)})
 
 
 def host_waits(timeline: Timeline) -> Bools:

@@ -42,6 +42,9 @@ GROUPS = MappingProxyType({
 """The group each bucket is shown in."""
 
 
+_WORK = ["start_ns", "duration_ns", "tensor_core", "compute_ns", "memory_ns"]
+
+
 @dataclass(frozen=True)
 class Ledger:
     """Rows phase, bucket, ns (int64) that sum to the span; `beats_peak`: kernels whose F / peak exceeds their time."""
@@ -72,21 +75,15 @@ def account(timeline: Timeline) -> Ledger:
     phase, names = pd.factorize(table["phase"])
 
     higher = intervals.union(start[tensor], end[tensor])
-    rows, beats_peak = _tensor_core(table[tensor], phase[tensor], names, higher.length)
+    rows, beats_peak = _tensor_core(table.loc[tensor, _WORK], phase[tensor], names, higher.length)
     for mask, bucket in ((plain, "no_tensor_core"), (comm, "communication"), (~kernel, "memcpy")):
         own_start, own_end = intervals.owned(start[mask], end[mask])
         free = (own_end - own_start) - intervals.covered(higher, own_start, own_end)
-        rows.append(_by_phase(phase[mask], names, bucket, free))
+        rows.append(idle.per_phase(phase[mask], names, bucket, free))
         higher = intervals.union(np.concatenate((higher.starts, start[mask])), np.concatenate((higher.ends, end[mask])))
-    rows.append(idle.causes(timeline))
+    rows += idle.causes(timeline)
     total = pd.concat(rows, ignore_index=True).groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
     return Ledger(total[total["ns"] > 0].reset_index(drop=True), beats_peak)
-
-
-def _by_phase(phase: np.ndarray, names: pd.Index, bucket: str, ns: np.ndarray) -> pd.DataFrame:
-    """Whole nanoseconds of one bucket summed per phase. Exact: sums stay far below 2**53."""
-    total = np.bincount(phase, weights=ns, minlength=len(names))
-    return pd.DataFrame({"phase": names.to_numpy(object), "bucket": bucket, "ns": total.astype(np.int64)})
 
 
 def _tensor_core(table: pd.DataFrame, phase: np.ndarray, names: pd.Index, total: int) -> tuple[list[pd.DataFrame], int]:
@@ -110,7 +107,7 @@ def _tensor_core(table: pd.DataFrame, phase: np.ndarray, names: pd.Index, total:
     exact = [np.bincount(phase, weights=weight * value, minlength=len(names)) for value in buckets.values()]
     whole = intervals.largest_remainder(np.concatenate(exact), total).reshape(len(buckets), len(names))
     rows = [
-        pd.DataFrame({"phase": names.to_numpy(object), "bucket": bucket, "ns": ns})
+        pd.DataFrame({"phase": np.asarray(names, object), "bucket": bucket, "ns": ns})
         for bucket, ns in zip(buckets, whole, strict=True)
     ]
     return rows, int((known & (np.nan_to_num(compute) > duration)).sum())

@@ -36,6 +36,8 @@ NEAR_A_ROOF = 3.0
 STACKS_DOUBT = 0.7
 """Recording Python stacks slows the host, so a host bound seen with them is less certain."""
 
+_OF_KERNELS = ["category", "step", "call", "launch", "duration_ns", "flops", "bytes", "compute_ns", "memory_ns"]
+
 HOST = ("idle_launch", "idle_graph_launch", "idle_sync", "idle_host", "idle_alloc")
 """Idle time that is the host's."""
 
@@ -134,14 +136,14 @@ def _known_mean(values: pd.Series) -> float | None:
 
 
 def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
-    rows = timeline.table[timeline.table["phase"] == phase]
     steps = timeline.complete_steps
     steps = steps[steps["phase"] == phase]
     entries = ledger.table[ledger.table["phase"] == phase].set_index("bucket")["ns"]
     duration = int(entries.sum())
     unrecorded = int(entries.get("idle_artefact", 0))
     idle = int(entries[entries.index.str.startswith("idle_")].sum()) - unrecorded
-    kernels = rows[rows["kind"] == KERNEL]
+    table = timeline.table
+    kernels = table.loc[(table["phase"] == phase) & (table["kind"] == KERNEL), _OF_KERNELS]
     counted = kernels[kernels["step"].isin(steps.index)]
     work = _Work(kernels, duration - unrecorded)
     launches = counted.loc[counted["launch"] >= 0, "launch"].nunique()

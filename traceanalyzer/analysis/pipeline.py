@@ -187,7 +187,8 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
         else:
             info = devices.describe(trace.metadata, int(device), hip, limits)
         on_device = found.table[found.table["device"] == device]
-        line = timeline.build(trace, info, activity.table[rows], measured[rows], on_device, found.activity_step[rows])
+        own, own_work = (table if rows.all() else table[rows] for table in (activity.table, measured))
+        line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows])
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
     return found.facts, analysed

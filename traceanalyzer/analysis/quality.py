@@ -55,7 +55,8 @@ def unknown_work(line: Timeline) -> list[Note]:
 
     The detail is their share of the kernel time, then the `_NAMED` kinds that take most of it.
     """
-    kernels = line.table[(line.table["kind"] == KERNEL) & (line.table["category"] != "comm")]
+    compute = (line.table["kind"] == KERNEL) & (line.table["category"] != "comm")
+    kernels = line.table.loc[compute, ["kernel", "duration_ns", "flops", "bytes"]]
     time = kernels["duration_ns"].sum()
     unknown = kernels[kernels["bytes"].isna() | kernels["flops"].isna()]
     share = unknown["duration_ns"].sum() / time if time else 0.0
@@ -80,8 +81,8 @@ def _kind(row: Mapping[Hashable, Any]) -> str:
 
 def _beats_bandwidth(table: pd.DataFrame) -> int:
     """Kernels whose bytes need clearly longer than they took: a cache served them, or their bytes are counted wrong."""
-    kernels = table[table["kind"] == KERNEL]
-    return int((kernels["memory_ns"] > 1.05 * kernels["duration_ns"]).sum())
+    beats = (table["memory_ns"] > 1.05 * table["duration_ns"]) & (table["kind"] == KERNEL)
+    return int(beats.sum())
 
 
 def _lacks_limits(device: DeviceInfo) -> bool:

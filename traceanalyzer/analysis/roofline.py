@@ -9,6 +9,8 @@ still come from the known ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 
@@ -18,19 +20,6 @@ from traceanalyzer.trace.tables import KERNEL
 LATENCY_FACTOR = 3.0
 LATENCY_BELOW_NS = 10_000
 """A kernel is bound by latency when it takes 3x its ideal time and still under 10 us: neither roof is near."""
-
-SUMMED = (
-    "duration",
-    "flops_known",
-    "bytes_known",
-    "flops_time",
-    "bytes_time",
-    "compute",
-    "memory",
-    "both_time",
-    "ideal",
-    "wasted",
-)
 
 
 def grid_fill(timeline: Timeline) -> np.ndarray:
@@ -52,28 +41,27 @@ def grid_fill(timeline: Timeline) -> np.ndarray:
     return fill
 
 
-def _columns(timeline: Timeline) -> pd.DataFrame:
+def _sums(timeline: Timeline) -> Iterator[tuple[str, np.ndarray]]:
+    """What is summed over the executions, one column after the other: together they would outweigh the table."""
     table = timeline.table
     duration = table["duration_ns"].to_numpy(np.float64)
-    flops, size = table["flops"].to_numpy(np.float64), table["bytes"].to_numpy(np.float64)
     compute, memory = table["compute_ns"].to_numpy(np.float64), table["memory_ns"].to_numpy(np.float64)
-    has_flops, has_bytes = ~np.isnan(flops), ~np.isnan(size)
     has_ideal = ~np.isnan(compute) & ~np.isnan(memory)
+    yield "duration", duration
+    yield "duration_ns", table["duration_ns"].to_numpy(np.int64)
+    for name in ("flops", "bytes"):
+        value = table[name].to_numpy(np.float64)
+        yield f"{name}_known", np.nan_to_num(value)
+        yield f"{name}_time", np.where(np.isnan(value), 0.0, duration)
+    yield "compute", np.nan_to_num(compute)
+    yield "memory", np.nan_to_num(memory)
+    yield "both_time", np.where(has_ideal, duration, 0.0)
     ideal = np.where(has_ideal, np.maximum(np.nan_to_num(compute), np.nan_to_num(memory)), 0.0)
+    yield "ideal", ideal
+    yield "wasted", np.where(has_ideal, np.maximum(duration - ideal, 0.0), 0.0)
     fill = grid_fill(timeline)
-    return pd.DataFrame({
-        "name": table["name"].to_numpy(), "phase": table["phase"].to_numpy(), "call": table["call"].to_numpy(),
-        "duration": duration, "duration_ns": table["duration_ns"].to_numpy(np.int64),
-        "flops_known": np.where(has_flops, flops, 0.0), "bytes_known": np.where(has_bytes, size, 0.0),
-        "flops_time": np.where(has_flops, duration, 0.0), "bytes_time": np.where(has_bytes, duration, 0.0),
-        "compute": np.nan_to_num(compute), "memory": np.nan_to_num(memory),
-        "both_time": np.where(has_ideal, duration, 0.0),
-        "ideal": ideal,
-        "wasted": np.where(has_ideal, np.maximum(duration - ideal, 0.0), 0.0),
-        "fill_time": np.where(np.isnan(fill), 0.0, duration), "filled": np.nan_to_num(fill) * duration,
-        "category": table["category"].to_numpy(), "role": table["role"].to_numpy(), "dtype": table["dtype"].to_numpy(),
-        "tensor_core": table["tensor_core"].to_numpy(), "source": table["source"].to_numpy(),
-    })  # fmt: skip
+    yield "fill_time", np.where(np.isnan(fill), 0.0, duration)
+    yield "filled", np.nan_to_num(fill) * duration
 
 
 def by_kernel(timeline: Timeline) -> pd.DataFrame:
@@ -82,23 +70,48 @@ def by_kernel(timeline: Timeline) -> pd.DataFrame:
     Columns: name (string code), phase, category, role, tensor_core (i8), dtype, count, duration_ns (int64, sum), flops,
     bytes, arithmetic_intensity, achieved_tflops, achieved_gbs, grid_fill, bound, source, wasted_ns; NaN is unknown.
     """
-    rows = _columns(timeline)
-    sums = [*SUMMED, "duration_ns", "fill_time", "filled"]
-    by = rows.groupby(["phase", "name"], sort=True)
-    total = by[sums].sum()
-    total["count"] = by["call"].nunique()
-    longest = rows.sort_values("duration_ns", kind="stable").groupby(["phase", "name"], sort=True)
+    table = timeline.table
+    phase, phases = pd.factorize(table["phase"].to_numpy(object), sort=True)
+    name, names = pd.factorize(table["name"].to_numpy(), sort=True)
+    pairs, group = np.unique(phase * max(1, len(names)) + name, return_inverse=True)
+    total = pd.DataFrame({"phase": phases[pairs // max(1, len(names))], "name": names[pairs % max(1, len(names))]})
+    for column, values in _sums(timeline):
+        total[column] = pd.Series(values).groupby(group).sum().to_numpy()
+    total["count"] = np.bincount(_distinct(group, table["call"].to_numpy(np.int64)), minlength=len(pairs))
+    longest = np.argsort(table["duration_ns"].to_numpy(), kind="stable")
     for column in ("category", "role", "dtype", "tensor_core"):
-        total[column] = longest[column].last()
-    total["source"] = by["source"].agg(_source)
-    total = _rates(total).reset_index()
+        total[column] = _last_known(table[column], longest, group, len(pairs))
+    total["source"] = _sources(table["source"], group, len(pairs))
+    total = _rates(total)
     return total.sort_values(["duration_ns", "name"], ascending=[False, True], kind="stable").reset_index(drop=True)
 
 
-def _source(sources: pd.Series) -> str:
-    """Where the known work came from; executions of one name have one source or none."""
-    known = sorted(source for source in sources.unique() if source != "none")
-    return known[0] if known else "none"
+def _distinct(group: np.ndarray, call: np.ndarray) -> np.ndarray:
+    """The group of every distinct call in it: pieces of one call count once. Calls are not negative."""
+    several = int(call.max(initial=0)) + 1
+    return np.asarray(np.unique(group * several + call) // several)
+
+
+def _last_known(column: pd.Series, order: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
+    """The last value that is known of each group's rows, taken in `order`; None where none is."""
+    known = order[column.notna().to_numpy()[order]]
+    row = np.full(groups, -1, np.int64)
+    row[group[known]] = known  # of several rows of a group the last one stays
+    if (row >= 0).all():
+        return np.asarray(column.to_numpy()[row])
+    found = np.full(groups, None, object)
+    found[row >= 0] = column.to_numpy(object)[row[row >= 0]]
+    return found
+
+
+def _sources(sources: pd.Series, group: np.ndarray, groups: int) -> np.ndarray:
+    """Where the known work of each group came from; executions of one name have one source or none."""
+    code, names = pd.factorize(sources.to_numpy(object), sort=True)
+    known = names[code] != "none"
+    first = np.full(groups, "none", object)
+    pairs = np.unique(group[known] * max(1, len(names)) + code[known])[::-1]
+    first[pairs // max(1, len(names))] = names[pairs % max(1, len(names))]  # of several the first by name stays
+    return first
 
 
 def _rates(total: pd.DataFrame) -> pd.DataFrame:
@@ -147,9 +160,9 @@ def bandwidth_share(timeline: Timeline) -> tuple[float | None, float | None]:
     Bytes of the kernels whose bytes are known over bandwidth and recorded time: a lower bound while the second figure
     is below 1. Unknown without a bandwidth or where no bytes are known.
     """
-    kernels = timeline.table[timeline.table["kind"] == KERNEL]
-    memory = kernels["memory_ns"].to_numpy(np.float64)
-    duration = kernels["duration_ns"].to_numpy(np.float64)
+    kernel = timeline.table["kind"].to_numpy() == KERNEL
+    memory = timeline.table["memory_ns"].to_numpy(np.float64)[kernel]
+    duration = timeline.table["duration_ns"].to_numpy(np.float64)[kernel]
     known = ~np.isnan(memory)
     if not duration[known].sum():
         return None, None

@@ -4,7 +4,7 @@
 `work.measure`, and
 
     step i32         row in `steps` (MISSING: belongs to no step)
-    phase object     the step's phase; `other` outside complete steps (while there is a complete one)
+    phase category   the step's phase; `other` outside complete steps (while there is a complete one)
     compute_ns f64   FLOPs over the peak of the unit that ran them: the least time the math can take (NaN: unknown)
     memory_ns f64    bytes over peak bandwidth: the least time the traffic can take (NaN: unknown)
     launch_start_ns, launch_end_ns    when the launch call began and returned (MISSING: no launch recorded)
@@ -87,10 +87,10 @@ def counted_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[complete] if complete.any() else steps
 
 
-def _phases(step: np.ndarray, steps: pd.DataFrame) -> np.ndarray:
+def _phases(step: np.ndarray, steps: pd.DataFrame) -> pd.Series:
     counted = counted_steps(steps)
-    names = np.append(counted["phase"].to_numpy(object), "other")
-    return np.asarray(names[counted.index.get_indexer(pd.Index(step))])
+    names = pd.Series([*counted["phase"], "other"], dtype="category")
+    return names.iloc[counted.index.get_indexer(pd.Index(step))].reset_index(drop=True)
 
 
 def ideal_times(table: pd.DataFrame, device: DeviceInfo) -> tuple[np.ndarray, np.ndarray]:
@@ -128,8 +128,7 @@ def build(
         activity, work, step: rows of that device only, aligned to each other.
         steps: the steps of that device, indexed by step number, in start order.
     """
-    columns = [c for c in work.columns if c not in activity.columns]
-    table = pd.concat([activity.reset_index(drop=True), work[columns].reset_index(drop=True)], axis=1)
+    table = _beside(activity, work)
     compute, memory = ideal_times(table, device)
     launch_start, launch_end = _launch_calls(trace, table["launch"].to_numpy())
     table = table.assign(
@@ -147,6 +146,13 @@ def build(
     unrecorded = _unrecorded(busy, start, launch_end)
     timed = _timed(steps, unrecorded).assign(busy_ns=_busy(steps, step, start, end))
     return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded)
+
+
+def _beside(activity: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
+    """The columns of both in one table, which copies none of them: with as many rows as kernels, that shows."""
+    frames = [f if isinstance(f.index, pd.RangeIndex) else f.reset_index(drop=True) for f in (activity, work)]
+    columns = {name: frame[name] for frame in reversed(frames) for name in frame.columns}
+    return pd.DataFrame(columns, copy=False)[[*dict.fromkeys((*activity.columns, *work.columns))]]
 
 
 def _busy(steps: pd.DataFrame, step: np.ndarray, start: Ints, end: Ints) -> Ints:
