@@ -150,7 +150,8 @@ def build(
 
 def _beside(activity: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
     """The columns of both in one table, which copies none of them: with as many rows as kernels, that shows."""
-    frames = [f if isinstance(f.index, pd.RangeIndex) else f.reset_index(drop=True) for f in (activity, work)]
+    numbered = pd.RangeIndex(len(activity))
+    frames = [f if f.index.equals(numbered) else f.reset_index(drop=True) for f in (activity, work)]
     columns = {name: frame[name] for frame in reversed(frames) for name in frame.columns}
     return pd.DataFrame(columns, copy=False)[[*dict.fromkeys((*activity.columns, *work.columns))]]
 
