@@ -15,6 +15,7 @@ import base64
 import functools
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from traceanalyzer.report.views.what_if import changes_view, memory_view
 _LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200}
 _LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%\N{MULTIPLICATION SIGN}]|(?:[mn\N{MICRO SIGN}]?s|[kMGT]?B|tokens)\b)")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -148,6 +150,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["shorten"] = lambda value, limit: shorten(visible(value), limit)
+    environment.filters["unbroken"] = lambda value: _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value)
     environment.filters["lines"] = lambda value: Markup("\n").join(visible(line) for line in value.splitlines())
     environment.filters["svg"] = Markup  # only for what views.svg made, which escapes what it draws
     environment.globals.update(

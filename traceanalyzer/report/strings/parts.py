@@ -140,7 +140,7 @@ PARTS: Mapping[str, str] = {
     "batching.lead": "Predicted: {rate} with {sequences}{cap}.",
     "batching.cap": ", where {reason}",
     "batching.efficiency": "The recorded batch is worth {batch} single sequences: batching efficiency {share}.",
-    "batching.streams": "{count} sequences took turns, each with steps of its own.",
+    "batching.streams": "{count} sequences took turns, in steps that each serve a part of them.",
     "batching.confidence": "Confidence {share}.",
     "batching.alt": "Predicted tokens per second by sequences in the batch: {points}",
     "batching.point": "{sequences}: {step} a step, {rate}",

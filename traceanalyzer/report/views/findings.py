@@ -40,6 +40,7 @@ class FindingView:
     anchor: str
     title: str
     phase_label: str
+    share_of_span: str
     saving: str
     then: str
     confidence: str
@@ -116,11 +117,12 @@ def _finding(finding: Finding, number: int, taken: set[str]) -> FindingView:
     if anchor in taken:
         anchor = f"finding-{number}-again"
     taken.add(anchor)
-    omitted, confidence = finding.kernels_omitted, finding.confidence
+    omitted, confidence, span = finding.kernels_omitted, finding.confidence, finding.saving_share_of_span
     return FindingView(
         anchor=anchor,
         title=finding.title,
         phase_label=strings.phase_label(finding.phase) if finding.phase else "",
+        share_of_span="" if span is None else text("phases.share_of_span", share=fmt.percent(span)),
         saving=_saving(finding),
         then=_then(finding),
         confidence="" if confidence is None else text("actions.confidence", share=fmt.percent(confidence)),
