@@ -206,7 +206,7 @@ def test_a_report_read_back_makes_the_same_page(pages: dict[str, str]) -> None:
 
 def test_what_is_not_known_is_left_out_or_said(pages: dict[str, str]) -> None:
     shown = " ".join(Page(pages["empty"]).text.split())
-    for title in ("Speed", "Busy is not the same", "Ruled out", "Cost"):
+    for title in ("Speed", "Busy is not the same", "Ruled out", "Cost", "What to do first"):
         assert title not in shown
     assert "No phase was recognised in this trace." in shown
     assert "0 %" not in shown

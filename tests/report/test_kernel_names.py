@@ -49,6 +49,7 @@ NATIVE = "void at::native::"
             "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
             "fused_add_rms_norm_kernel",
         ),
+        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16>(x)", "gemvx::kernel"),
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
         ("aten::mm", "aten::mm"),
         ("Memcpy DtoH (Device -> Pinned)", "Memcpy DtoH (Device -> Pinned)"),

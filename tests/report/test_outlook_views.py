@@ -134,7 +134,7 @@ def test_batching_says_what_the_recorded_batch_is_worth() -> None:
     assert view is not None
     assert view.notes == (
         "The recorded batch is worth 2.7 single sequences: batching efficiency 33 %.",
-        "8 sequences took turns, each with steps of its own.", "Confidence 60 %.",
+        "8 sequences took turns, in steps that each serve a part of them.", "Confidence 60 %.",
     )  # fmt: skip
     assert "where" not in view.lead
 

@@ -23,7 +23,8 @@ from traceanalyzer.report.views.svg import CONFIG, svg_of
 MAX_POINTS = 300
 _WIDTH, _HEIGHT = 1000, 420
 _NAME = 80
-_LEAST = 0.001  # of the kernels' time: what is shorter would only stretch the axes
+_LEAST = 0.001  # of the kernels' time, and
+_LOWEST = 1e-6  # of the highest roof: what is below would only stretch the axes
 _FROM = 0.01  # the slope is drawn at least from a hundredth of the ridge on
 _SHAPES = {
     "prefill": "square", "decode": "circle", "mixed": "diamond", "draft": "triangle-up", "encoder": "triangle-down",
@@ -88,7 +89,8 @@ def roofline(report: Report) -> Roofline:
     if not phases and not kernels:
         return Roofline("", text("roofline.no_work"), "", ())
     least = _LEAST * sum(point.time_us for point in kernels)
-    shown = [point for point in kernels[:MAX_POINTS] if point.time_us >= least]
+    lowest = _LOWEST * max(roof.tflops for roof in roofs)
+    shown = [point for point in kernels[:MAX_POINTS] if point.time_us >= least and point.tflops >= lowest]
     omitted = ""
     if len(shown) < len(kernels):
         omitted = text("roofline.omitted", shown=fmt.count(len(shown)), total=fmt.count(len(kernels)))

@@ -34,6 +34,7 @@ _FUNCTOR = re.compile(
     r"|\b(?P<flash>FlashAttn\w+)"
     r"|(?P<gemm>\bGemmUniversal\b|\bcutlass_\w+)"
 )
+_NAMELESS = frozenset({"kernel", "kernel2", "kentry", "device_kernel"})
 _GENERIC_WORDS = frozenset({"gpu", "index", "elementwise", "vectorized_elementwise", "unrolled_elementwise"})
 _TENSILE = re.compile(r"^Cijk_\w*?_(MT\d+x\d+x\d+)\w*")
 _RETURN = re.compile(r"^(?:typename )?std::enable_if(?:_t)?<.*?>::type ")
@@ -81,20 +82,23 @@ def label(name: str) -> str:
     if _MANGLED.match(head) or not (signature or head.startswith("void ")):
         return head
     head = _RETURN.sub("", head)
-    base = _base(head)
+    space, base = _base(head)
     if not _GENERAL.match(base):
         return base or head
     inside = head[head.find(base) + len(base) :]
     functor = _functor(inside)
+    if not functor and space and base.lower() in _NAMELESS:
+        return f"{space}::{base}"
     return functor if functor.startswith("cutlass") else f"{base} {functor}".rstrip()
 
 
-def _base(name: str) -> str:
-    """The unqualified function name: before its template and call arguments, after return type and namespaces."""
+def _base(name: str) -> tuple[str, str]:
+    """The innermost namespace and the name of the function, without return type, template and call arguments."""
     plain = name.replace("(anonymous namespace)::", "").replace("{lambda", "")
     end = min((place for place in (plain.find("<"), plain.find("(")) if place > 0), default=len(plain))
     words = plain[:end].split()
-    return words[-1].rsplit("::", 1)[-1] if words else name
+    space, _, base = words[-1].rpartition("::") if words else ("", "", name)
+    return space.rsplit("::", 1)[-1], base
 
 
 def _functor(inside: str) -> str:
