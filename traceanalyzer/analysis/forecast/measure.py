@@ -156,7 +156,19 @@ def _own_host(timeline: Timeline, start: Ints, end: Ints, mean: float) -> float:
 
 
 def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
-    table = timeline.table.iloc[pieces["row"].to_numpy()].reset_index(drop=True)
+    frame = _columns(timeline, pieces)
+    summed = ["count", "duration_ns", "fixed_ns", "hidden_ns", *WORK]
+    by = frame.groupby(list(_KEYS), dropna=False, sort=True)
+    # One unknown makes a sum unknown; groupby's own sum would skip it.
+    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in _KEYS], dropna=False).any()) / steps
+    total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
+    return total[list(COLUMNS)]
+
+
+def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
+    """What tells the pieces apart and what is summed over them, one row per piece."""
+    needed = timeline.table.columns.intersection([*_KEYS, "kind", "flops", *WORK])
+    table = timeline.table[needed].iloc[pieces["row"].to_numpy()].reset_index(drop=True)
     kind = table["kind"].to_numpy()
     part, share = pieces["part"].to_numpy(), pieces["share"].to_numpy()
     copies = np.where(kind == MEMSET, "memset", "memcpy")
@@ -175,12 +187,7 @@ def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
         "count": part, "duration_ns": share, "hidden_ns": pieces["hidden"].to_numpy(),
         "fixed_ns": np.where(kind == KERNEL, np.minimum(fixed_ns(timeline) * part, share), 0.0),
         **work, "tensor_compute_ns": tensor * part,
-    })  # fmt: skip
+    }, copy=False)  # fmt: skip
     frame["known"] = frame["compute_ns"].notna() & frame["memory_ns"].notna()
     frame["memory_bound"] = frame["memory_ns"] > frame["compute_ns"]
-    summed = ["count", "duration_ns", "fixed_ns", "hidden_ns", *WORK]
-    by = frame.groupby(list(_KEYS), dropna=False, sort=True)
-    # One unknown makes a sum unknown; groupby's own sum would skip it.
-    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in _KEYS], dropna=False).any()) / steps
-    total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
-    return total[list(COLUMNS)]
+    return frame
