@@ -14,6 +14,7 @@ from traceanalyzer.analysis import forecast
 from traceanalyzer.analysis.forecast import Change, StepModel, step_model
 from traceanalyzer.analysis.ledger import account
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.analysis.turns import Turns
 
 GEMM = {"category": "gemm", "role": "g", "tensor_core": 1, "dtype": "bf16"}
 ATTENTION = {"category": "attention", "role": "decode", "tensor_core": 1, "dtype": "bf16"}
@@ -224,6 +225,17 @@ def test_batching_ends_at_the_ridge_or_where_memory_is_full(room: int | None, ca
     assert found.efficiency == pytest.approx(1.0)
     rates = [point.tokens_per_s for point in found.points]
     assert rates == sorted(rates)
+
+
+def test_sequences_that_take_turns_are_worth_one_where_a_step_serves_one() -> None:
+    found = forecast.batching(built(two_steps()), None, Turns(groups=4, sequences=4))
+    assert found is not None
+    assert found.streams == 4
+    assert found.efficiency == pytest.approx(0.25)
+    assert found.effective_batch == pytest.approx(1.0)
+    alone = forecast.batching(built(two_steps()), None, Turns(groups=1, sequences=1))
+    assert alone is not None
+    assert (alone.streams, alone.efficiency) == (1, pytest.approx(1.0))
 
 
 def test_batching_needs_sequences_and_work() -> None:

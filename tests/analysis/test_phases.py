@@ -200,7 +200,47 @@ def interrupted(sequences: tuple[float, float, float, float]) -> Timeline:
 def test_running_sequences_wait_for_a_prefill_that_joins_them() -> None:
     found = request.view(interrupted((2, 1, 3, 3)))
     assert found is not None
-    assert found.tpot_ns_p99 == pytest.approx(np.percentile([600, 80], 99))
+    # Two sequences wait 600 ns for their token, then three wait 80: percentiles are over the five tokens.
+    assert found.tpot_ns_p50 == 80
+    assert found.tpot_ns_p99 == pytest.approx(np.percentile([80, 80, 80, 600, 600], 99))
+
+
+def decoding(served: list[int], contexts: list[int]) -> Timeline:
+    """Decode steps of 60 ns, one every 100 ns, of so many sequences with these sums of contexts."""
+    steps = [
+        {"phase": "decode", "start": 100 * i, "end": 100 * i + 60, "sequences": n, "tokens": n, "context_sum": context}
+        for i, (n, context) in enumerate(zip(served, contexts, strict=True))
+    ]
+    return line([gemm(100 * i, 60, i, 5, 40) for i in range(len(served))], steps=steps)
+
+
+def test_a_request_that_takes_turns_gets_its_next_token_when_its_turn_comes() -> None:
+    # Eight requests of 100 tokens in groups of three, three and two: each group is served every third step.
+    contexts = [n * (101 + token) for token in range(3) for n in (3, 3, 2)]
+    found = request.view(decoding([3, 3, 2] * 3, contexts))
+    assert found is not None
+    assert (found.tpot_ns_p50, found.tpot_ns_p99) == (300, 300)
+    together = request.view(decoding([8] * 3, [8 * 101, 8 * 102, 8 * 103]))
+    assert together is not None
+    assert together.tpot_ns_p50 == 100
+
+
+def test_a_mixed_step_gives_decoding_requests_their_token() -> None:
+    # A chunk of 200 ns rides on the second step; one that decodes nothing gives no token.
+    spans = [("decode", 0, 60, 2), ("mixed", 100, 300, 2), ("decode", 400, 460, 3), ("decode", 500, 560, 3)]
+    steps = [
+        {"phase": phase, "start": start, "end": end, "sequences": n if phase == "decode" else n + 1,
+         "decode_sequences": n}
+        for phase, start, end, n in spans
+    ]  # fmt: skip
+    rows = [gemm(start, end - start, i, 5, 40) for i, (_, start, end, _) in enumerate(spans)]
+    found = request.view(line(rows, steps=steps))
+    assert found is not None
+    assert found.tpot_ns_p50 == pytest.approx(np.median([100, 100, 300, 300, 100, 100, 100]))
+    assert found.tpot_ns_p99 == pytest.approx(np.percentile([100, 100, 300, 300, 100, 100, 100], 99))
+    unsaid = request.view(line(rows, steps=[{**step, "decode_sequences": np.nan} for step in steps]))
+    assert unsaid is not None
+    assert unsaid.tpot_ns_p99 == 100
 
 
 @pytest.mark.parametrize("sequences", [(1, 1, 1, 1), (np.nan, 1, 3, 3)])

@@ -120,10 +120,40 @@ def test_requests_that_take_turns_are_found() -> None:
     assert found.saving_ns == pytest.approx(50 * US, rel=0.02)
 
 
+BATCH_OF_4 = {"sequences": 4.0, "tokens": 4.0, "decode_tokens": 4.0, "decode_sequences": 4.0}
+
+
+def groups_of_4(room: int | None = None) -> PhaseSubject:
+    """Two groups of four sequences that take turns; the weights take 80 of 100 us, the math 8: the ridge is at 40."""
+    contexts = [base + 4.0 * n for n in range(5) for base in (2000.0, 9000.0)]
+    return phase([gemm(100, 80, compute=8.0, tokens=4)], facts=BATCH_OF_4, contexts=contexts, room=room)
+
+
+def test_groups_that_take_turns_are_found_whatever_they_serve() -> None:
+    found = asked("requests_in_turns", groups_of_4())
+    assert found.status == "found"
+    assert dict(found.evidence[0].values) == {"count": 8, "groups": 2, "sequences": 4.0}
+    assert found.predicted_step_ns == pytest.approx(100 * US, rel=0.01)
+    assert found.predicted_tokens_per_s == pytest.approx(8e4, rel=0.01)
+    assert found.saving_ns == pytest.approx(50 * US, rel=0.02)
+
+
+def test_a_larger_batch_counts_what_it_saves_beyond_the_requests_that_take_turns() -> None:
+    # Today 4 a step of 100 us; in turns no more, 8; the promise ends at 8 x 4 = 32, still below the ridge of 40.
+    # Today's four tokens then take 100 x 4 / 32 instead of 100 x 4 / 8 us.
+    found = asked("decode_batch_below_ridge", groups_of_4())
+    assert found.status == "found"
+    assert found.predicted_step_ns == pytest.approx(100 * US, rel=0.01)
+    assert found.saving_ns == pytest.approx(37.5 * US, rel=0.02)
+    assert [fact.code for fact in found.evidence].count("beyond_turns") == 1
+    assert says(asked("decode_batch_below_ridge", groups_of_4(room=8))) == "passed: memory_full"
+
+
 def test_requests_in_turns_passes_for_one_stream_and_for_a_batch_and_needs_contexts() -> None:
     assert says(asked("requests_in_turns", phase([gemm(100, 80)]))) == "passed: one_stream"
-    batch = {"sequences": 4.0, "tokens": 4.0, "decode_tokens": 4.0, "decode_sequences": 4.0}
-    assert says(asked("requests_in_turns", phase([gemm(100, 80, tokens=4)], facts=batch))) == "passed: served_together"
+    grows = [2000.0 + 4 * n for n in range(10)]
+    batch = phase([gemm(100, 80, tokens=4)], facts=BATCH_OF_4, contexts=grows)
+    assert says(asked("requests_in_turns", batch)) == "passed: served_together"
     blind = phase([gemm(100, 80)], facts={"context_sum": np.nan})
     assert says(asked("requests_in_turns", blind)) == "error: contexts_unknown"
     assert says(asked("requests_in_turns", phase([gemm(100, 80)], steps=3))) == "not_applicable: too_few_steps"

@@ -48,6 +48,7 @@ CASES: dict[str, tuple[Scenario, Variant]] = {
     "full-sampler": (replace(SMALL, sampler="full", output=3), Variant()),
     "chunked": (replace(SMALL, batch=3, prompt=256, chunk=128, output=4, arrivals_every=1), Variant()),
     "in-turns": (replace(SMALL, batch=3, together=False), Variant()),
+    "groups-in-turns": (replace(SMALL, batch=8, together=False, group_size=3), Variant()),
     "decode-only": (replace(SMALL, skip_prefill=True, batch=8), Variant()),
     "host-ahead": (replace(SMALL, sync_every_step=False, model="llama-3.1-8b", batch=8), Variant()),
     "latent": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100), Variant()),
@@ -79,8 +80,6 @@ KNOWN: tuple[Known, ...] = (
     Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
     Known(("coverage", "floor"), ("latent",), "which batched products hold weights, and which the cache, is not known"),
     Known(("kernels",), ("unfused", "math"), "a number in the arguments is no operand in memory"),
-    Known(("request",), ("chunked",), "mixed passes give decoding requests their tokens too"),
-    Known(("request",), ("in-turns",), "the next decode pass serves another request: its context does not go on"),
     Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
           "the tail of the one before"),
 )  # fmt: skip

@@ -31,6 +31,7 @@ from traceanalyzer.analysis import (
     roofline,
     steps,
     timeline,
+    turns,
     verdict,
     work,
 )
@@ -142,8 +143,8 @@ def _batching(
     device: DeviceAnalysis, decode: forecast.StepModel, used: memory.Memory | None
 ) -> forecast.Batching | None:
     steps = device.timeline.complete_steps
-    turns = forecast.streams(steps[(steps["phase"] == "decode") & (steps["parent_step"] < 0)])
-    return forecast.batching(decode, used.max_sequences if used else None, turns)
+    taken = turns.turns(steps[(steps["phase"] == "decode") & (steps["parent_step"] < 0)])
+    return forecast.batching(decode, used.max_sequences if used else None, taken)
 
 
 MOST_DEVICES = 64

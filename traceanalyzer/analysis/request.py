@@ -1,11 +1,17 @@
 """What one request sees: time to the first token, time per output token, and how the work divides.
 
 From a trace of steps only: TTFT is the prefill's time on the device (no queueing, no network), TPOT the time from one
-decode step to the next of the same sequences. A prefill in between that lets others join belongs to that time, for the
-running sequences wait for it; one that starts a new batch does not. A window that holds one whole prefill followed by
-whole decode steps of the same sequences is one request, or one batch of equal requests: its lengths are those of the
-window, which may end before the request does. In any other window the lengths are unknown; TPOT and the work of a
-decode step as a fraction of a whole prefill's, per sequence, still stand.
+step that gives a sequence a token to the next one that does: decode steps, and mixed steps that decode too. A prefill
+in between that lets others join belongs to that time, for the running sequences wait for it; one that starts a new
+batch does not. Where groups of sequences take turns (`turns`), the next step is the next one of the same group, and steps
+whose group is not told apart give no time. Each step's time counts once per sequence that got a token at both ends, so
+that percentiles are over tokens.
+
+A window that holds one whole prefill followed by whole decode steps of the same sequences is one request, or one batch
+of equal requests: its lengths are those of the window, which may end before the request does. In any other window the
+lengths are unknown; TPOT and the work of a decode step as a fraction of a whole prefill's, per sequence, still stand.
+
+What could be wrong: in a batch that some leave while others join, those that stay are taken to be as many as possible.
 """
 
 from __future__ import annotations
@@ -17,6 +23,8 @@ import pandas as pd
 
 from traceanalyzer.analysis.floor import heavy_kernels
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.analysis.turns import Ints, successors, turns
+from traceanalyzer.trace.tables import MISSING
 
 TOKEN_PHASES = ("prefill", "decode", "mixed")
 
@@ -66,25 +74,54 @@ def _is_one_batch(passes: pd.DataFrame) -> bool:
 
 
 def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
-    """Time from each complete decode step to the next decode step of its sequences, in nanoseconds."""
-    decoding = (passes["phase"] == "decode").to_numpy() & passes["complete"].to_numpy(bool)
-    (here,) = np.nonzero(decoding)
-    if len(here) < 2:
-        return np.empty(0)
-    before, after = here[:-1], here[1:]
+    """Time from each complete step that gives tokens to the next one of its sequences, in ns: one per token."""
+    decodes = (passes["phase"] == "decode").to_numpy() & passes["complete"].to_numpy(bool)
+    before, after = _in_turns(passes, decodes)
+    if not len(before):
+        before, after = _neighbours(passes, decodes)
     start = passes["start_ns"].to_numpy(np.int64)
-    sequences = passes["sequences"].to_numpy(np.float64)
+    held = timeline.unrecorded_between(start[before], start[after])
+    times: np.ndarray = (start[after] - start[before] - held).astype(np.float64)
+    given = _given(passes, decodes)
+    tokens = np.minimum(given[before], given[after])
+    return times if np.isnan(tokens).any() else np.repeat(times, tokens.astype(np.int64))
+
+
+def _given(passes: pd.DataFrame, decodes: np.ndarray) -> np.ndarray:
+    """The sequences that each pass gives a token; NaN where that is not known."""
+    mixed: np.ndarray = passes["decode_sequences"].to_numpy(np.float64)
+    return np.where(decodes, passes["sequences"].to_numpy(np.float64), mixed)
+
+
+def _in_turns(passes: pd.DataFrame, decodes: np.ndarray) -> tuple[Ints, Ints]:
+    """Pairs of decode steps that go on with each other, where groups of sequences take turns; none where none do."""
+    (here,) = np.nonzero(decodes)
+    steps = passes.iloc[here]
+    found = turns(steps)
+    if found is None or found.groups < 2:
+        return here[:0], here[:0]
+    after = successors(steps)
+    linked = after != MISSING
+    return here[linked], here[after[linked]]
+
+
+def _neighbours(passes: pd.DataFrame, decodes: np.ndarray) -> tuple[Ints, Ints]:
+    """Pairs of neighbouring steps that give tokens, where the later one can have all sequences that go on."""
+    given = _given(passes, decodes)
+    mixed = (passes["phase"] == "mixed").to_numpy() & passes["complete"].to_numpy(bool) & (given > 0)
+    giving = decodes | mixed
+    (here,) = np.nonzero(giving)
+    before, after = here[:-1], here[1:]
     # Only prefills may stand between, and the batch must have grown by what they admitted.
+    sequences = passes["sequences"].to_numpy(np.float64)
     admitted = np.where(passes["phase"] == "prefill", np.nan_to_num(sequences, nan=np.inf), np.inf)
-    admitted[decoding] = 0.0
+    admitted[giving] = 0.0
     total = np.concatenate(([0.0], np.cumsum(np.where(np.isinf(admitted), 0.0, admitted))))
     blocked = np.concatenate(([0], np.cumsum(np.isinf(admitted))))
     joined = total[after] - total[before + 1]
     clear = blocked[after] == blocked[before + 1]
-    goes_on = (after == before + 1) | (clear & (sequences[after] >= sequences[before] + joined))
-    held = timeline.unrecorded_between(start[before], start[after])
-    times: np.ndarray = (start[after] - start[before] - held)[goes_on].astype(np.float64)
-    return times
+    goes_on = (after == before + 1) | (clear & (sequences[after] >= given[before] + joined))
+    return before[goes_on], after[goes_on]
 
 
 def _work_ratio(timeline: Timeline, passes: pd.DataFrame) -> float | None:

@@ -1,14 +1,16 @@
 """More sequences per decode step: because each weight is read once for all of them, or because requests take turns.
 
 A larger batch saves time per token, not per step: the saving is the time of today's tokens at the new rate. It needs
-requests to be there; where the trace shows several that take turns, it says so.
+requests to be there. Where some take turns they are, so serving those together comes first, and a still larger batch
+counts only what it saves beyond that.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from traceanalyzer.analysis.forecast import ridge_batch, streams, with_sequences
+from traceanalyzer.analysis.forecast import ridge_batch, with_sequences
+from traceanalyzer.analysis.turns import FEWEST_STEPS, Turns, turns
 from traceanalyzer.findings.answer import Answer, Proposal, error, not_applicable, passed
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import PhaseSubject
@@ -29,46 +31,55 @@ def larger_batch(subject: PhaseSubject) -> Answer:
     at_ridge = ridge * now / subject.model.tokens
     if now >= BELOW_RIDGE * at_ridge:
         return passed("batch_at_ridge", sequences=now, ridge=at_ridge)
+    taken = _turns(subject)
+    there = float(taken.sequences) if taken is not None and taken.groups > 1 else now
     room = subject.room
-    if room is not None and room < now + 1:
-        return passed("memory_full", sequences=now, room=room)
-    target = min(at_ridge, now * MOST_TIMES, np.inf if room is None else float(room))
+    if room is not None and room < there + 1:
+        return passed("memory_full", sequences=there, room=room)
+    target = float(np.floor(min(at_ridge, now * MOST_TIMES, np.inf if room is None else float(room))))
+    if there > now and (target <= there or there >= BELOW_RIDGE * at_ridge):
+        return passed("turns_fill_batch", sequences=there)
     evidence = (
         Fact("below_ridge", {"sequences": now, "ridge": at_ridge}),
         Fact("room_for", {"sequences": room}) if room is not None else Fact("room_unknown"),
+        *((Fact("beyond_turns", {"sequences": there}),) if there > now else ()),
     )
-    return _at(subject, float(np.floor(target)), evidence, 0.6 if room is not None else 0.4, ("requests_wait",))
+    return _at(subject, there, target, evidence, 0.6 if room is not None else 0.4, ("requests_wait",))
 
 
 def in_turns(subject: PhaseSubject) -> Answer:
-    """Do several requests take turns, one step each?"""
+    """Do several requests, or groups of them, take turns, each with steps of its own?"""
     now = subject.model.sequences
     if not now or not subject.model.output_tokens:
         return error("tokens_unknown")
-    if now > 1.5:
-        return passed("served_together", sequences=now)
-    turns = streams(subject.steps[subject.steps["parent_step"] < 0])
-    if turns is None:
-        unknown = subject.steps["context_sum"].isna().any()
-        return error("contexts_unknown") if unknown else not_applicable("too_few_steps", count=subject.count)
-    if turns < 2:
-        return passed("one_stream", count=turns)
-    evidence = (Fact("streams_alternate", {"count": turns, "sequences": now}),)
-    return _at(subject, now * turns, evidence, 0.85, ("requests_decode_together",))
+    if subject.count < FEWEST_STEPS:
+        return not_applicable("too_few_steps", count=subject.count)
+    taken = _turns(subject)
+    if taken is None:
+        return error("contexts_unknown")
+    if taken.groups < 2:
+        return passed("served_together", sequences=now) if taken.sequences > 1 else passed("one_stream", count=1)
+    evidence = (Fact("streams_alternate", {"count": taken.sequences, "groups": taken.groups, "sequences": now}),)
+    return _at(subject, now, float(taken.sequences), evidence, 0.85, ("requests_decode_together",))
 
 
-def _at(subject: PhaseSubject, sequences: float, evidence: tuple[Fact, ...], sure: float, more: tuple[str, ...]) -> (
-    Proposal
-):  # fmt: skip
-    """The proposal to run so many sequences per step."""
-    model, factor = subject.model, sequences / (subject.model.sequences or 1.0)
-    after = with_sequences(model, factor)
+def _turns(subject: PhaseSubject) -> Turns | None:
+    return turns(subject.steps[subject.steps["parent_step"] < 0])
+
+
+def _at(
+    subject: PhaseSubject, before: float, after: float, evidence: tuple[Fact, ...], sure: float, more: tuple[str, ...]
+) -> Proposal:
+    """The proposal to run so many sequences per step, and what that saves over a step of so many before."""
+    model, now = subject.model, subject.model.sequences or 1.0
+    larger = with_sequences(model, after / now)
+    today = model.step_ns if before == now else with_sequences(model, before / now).step_ns * now / before
     return Proposal(
         touched=subject.is_weight,
-        saving_ns=model.step_ns - after.step_ns / factor,
-        step_ns=after.step_ns,
-        tokens_per_s=after.tokens_per_s,
+        saving_ns=today - larger.step_ns * now / after,
+        step_ns=larger.step_ns,
+        tokens_per_s=larger.tokens_per_s,
         confidence=sure,
-        evidence=(*evidence, Fact("batch_predicted", {"sequences": sequences, "ns": after.step_ns})),
+        evidence=(*evidence, Fact("batch_predicted", {"sequences": after, "ns": larger.step_ns})),
         assumptions=("same_context", "weights_read_once", *more),
     )

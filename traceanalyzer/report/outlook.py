@@ -47,8 +47,8 @@ class Batching(Section):
     """How far batching carries: the predicted throughput of larger batches, and what ends it.
 
     `batching_efficiency` is the measured throughput over that of as many single streams, each at the predicted step of
-    one sequence; `effective_batch` the number of single streams that the batch is worth. `streams` took turns in the
-    recording, each with steps of its own.
+    one sequence; `effective_batch` the number of single streams that the batch is worth. `streams` sequences took
+    turns in the recording, in steps that each serve a part of them; 1 where none did.
     """
 
     points: list[BatchPoint]

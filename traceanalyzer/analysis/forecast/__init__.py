@@ -8,7 +8,6 @@ from traceanalyzer.analysis.forecast.batching import Batching, BatchPoint, batch
 from traceanalyzer.analysis.forecast.measure import step_model
 from traceanalyzer.analysis.forecast.model import Change, Prediction, StepModel
 from traceanalyzer.analysis.forecast.sensitivity import Sensitivity, sensitivity
-from traceanalyzer.analysis.forecast.streams import streams
 
 __all__ = [
     "BatchPoint",
@@ -21,6 +20,5 @@ __all__ = [
     "ridge_batch",
     "sensitivity",
     "step_model",
-    "streams",
     "with_sequences",
 ]

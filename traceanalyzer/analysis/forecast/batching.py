@@ -26,6 +26,7 @@ import numpy as np
 from traceanalyzer.analysis.forecast.model import Change, Floats, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
+from traceanalyzer.analysis.turns import Turns
 
 MOST_SEQUENCES = 4096
 """No larger batch is tried where neither the ridge nor the memory is known to cap it."""
@@ -50,9 +51,9 @@ class Batching:
         cap_reason: "ridge" (matrix products become bound by compute), "kv_memory" (the cache fills the memory),
             "unknown" (neither limit is known; the points stop where the model was not checked).
         efficiency: tokens per second as measured over those of as many single streams at the model's own step of one
-            sequence: 1 would be batching for free.
-        effective_batch: efficiency x sequences: the number of single streams that the batch is worth.
-        streams: how many streams took turns, each with steps of its own; 1 where there was one, None unknown.
+            sequence, those that took turns included: 1 would be batching for free.
+        effective_batch: efficiency x these sequences: the number of single streams that they are worth together.
+        streams: how many sequences took turns, in steps that each serve a part of them; 1 where none did, None unknown.
     """
 
     points: tuple[BatchPoint, ...]
@@ -150,13 +151,13 @@ def ridge_batch(model: StepModel) -> float | None:
     return model.tokens * float((memory * weights / size)[known].sum() / math[known].sum())
 
 
-def batching(model: StepModel, room: int | None, turns: int | None = None) -> Batching | None:
+def batching(model: StepModel, room: int | None, turns: Turns | None = None) -> Batching | None:
     """How far a decode step's batch can grow.
 
     Args:
         model: the mean decode step.
         room: sequences of the present mean context that fit in memory; None unknown.
-        turns: streams that took turns, see `streams`.
+        turns: which groups of sequences took turns, see `analysis.turns`.
 
     Returns:
         None where the sequences, or the work of most of the kernel time, are not known.
@@ -171,7 +172,9 @@ def batching(model: StepModel, room: int | None, turns: int | None = None) -> Ba
     reason = min(known, key=lambda name: known[name]) if known else "unknown"
     cap = known.get(reason)
     alone, measured = with_sequences(model, 1.0 / now).tokens_per_s, model.tokens_per_s
-    efficiency = measured / (now * alone) if measured and alone else None
+    in_turns = turns if turns is not None and turns.groups > 1 else None
+    there = float(in_turns.sequences) if in_turns else now
+    efficiency = measured / (there * alone) if measured and alone else None
     experts = model.of_category("moe") & ~model.is_helper
     drawn = not np.isnan(_taken(model)[experts]).any()
     assumptions = ["same_context", "weights_read_once"]
@@ -183,8 +186,8 @@ def batching(model: StepModel, room: int | None, turns: int | None = None) -> Ba
         cap=cap,
         cap_reason=reason,
         efficiency=efficiency,
-        effective_batch=efficiency * now if efficiency is not None else None,
-        streams=turns,
+        effective_batch=efficiency * there if efficiency is not None else None,
+        streams=None if turns is None else in_turns.sequences if in_turns else 1,
         confidence=round(0.8 * model.known_share * (1.0 if room is not None else 0.8), 2),
         assumptions=tuple(assumptions),
     )
