@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from traceanalyzer.analysis.forecast import StepModel
+import numpy as np
+
 from traceanalyzer.findings.model import Fact, Status
-from traceanalyzer.findings.subject import Bools, PhaseSubject
+from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,36 @@ def error(code: str, **values: float | int | str) -> Refusal:
 
 def proposal(
     subject: PhaseSubject,
-    after: StepModel,
+    duration_ns: Floats,
+    touched: Bools,
+    evidence: tuple[Fact, ...],
+    confidence: float,
+    assumptions: tuple[str, ...] = (),
+    gone: Bools | None = None,
+) -> Proposal:
+    """A change that gives kernels other times.
+
+    Args:
+        duration_ns: the new time of every row of the subject; rows that are not touched keep theirs.
+        gone: rows that are not even launched any more.
+    """
+    old = subject.duration
+    ratio = np.divide(duration_ns, old, out=np.ones_like(old), where=touched & (old > 0) & ~np.isnan(duration_ns))
+    removed = np.zeros(len(old), np.bool_) if gone is None else gone
+    saving = subject.replay.saving(ratio, removed)
+    return saved(subject, saving, touched, evidence, confidence, assumptions)
+
+
+def saved(
+    subject: PhaseSubject,
+    saving_ns: float,
     touched: Bools,
     evidence: tuple[Fact, ...],
     confidence: float,
     assumptions: tuple[str, ...] = (),
 ) -> Proposal:
-    """A change that turns the phase's step into `after`."""
-    predicted = after.against(subject.model)
-    return Proposal(
-        touched, predicted.saving_ns, predicted.step_ns, predicted.tokens_per_s, confidence, evidence, assumptions
-    )
+    """A change that takes so much off the step."""
+    step = subject.step_ns - saving_ns
+    tokens = subject.model.output_tokens
+    rate = tokens / step * 1e9 if tokens and step > 0 else None
+    return Proposal(touched, saving_ns, step, rate, confidence, evidence, assumptions)

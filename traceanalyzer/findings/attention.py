@@ -6,7 +6,7 @@ import numpy as np
 
 from traceanalyzer.findings import cat
 from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
-from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, merged, shortened
+from traceanalyzer.findings.change import MINIMAL_KERNEL_NS
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
 
@@ -35,12 +35,12 @@ def math_attention(subject: PhaseSubject) -> Answer:
     where = np.flatnonzero(products)
     _, at = np.unique(regions[where], return_index=True)
     first[where[at]] = True
-    after = merged(subject, inside & ~first, first, np.append(ideal, np.nan)[regions])
+    new = np.where(first, np.append(ideal, np.nan)[regions], subject.duration)
     evidence = (
         Fact("score_matrix", {"share": share, "count": len(ideal) / subject.count}),
         Fact("score_kernels", {"count": float(inside.sum()) / subject.count}),
     )
-    return proposal(subject, after, inside, evidence, 0.8, ("flash_reaches", "minimal_kernel"))
+    return proposal(subject, new, inside, evidence, 0.8, ("flash_reaches", "minimal_kernel"), gone=inside & ~first)
 
 
 def _regions(subject: PhaseSubject) -> np.ndarray:
@@ -138,8 +138,7 @@ def small_fill(subject: PhaseSubject) -> Answer:
         Fact("few_blocks", {"blocks": blocks, "sms": subject.timeline.device.num_sms or 0}),
         Fact("bandwidth_of_kernels", {"share": used, "time_share": share}),
     )
-    after = shortened(subject, few, new)
-    return proposal(subject, after, few, evidence, 0.7, ("kernel_reaches_bandwidth",))
+    return proposal(subject, new, few, evidence, 0.7, ("kernel_reaches_bandwidth",))
 
 
 def slow_rows(subject: PhaseSubject) -> Bools:

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceanalyzer.analysis.shapes import Dims, signature
 from traceanalyzer.findings.answer import Answer, error, not_applicable, passed, proposal
-from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, shortened
+from traceanalyzer.findings.change import MINIMAL_KERNEL_NS
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, PhaseSubject
 
@@ -68,9 +68,9 @@ def kv_cat(subject: PhaseSubject) -> Answer:
     count = float(copies.sum()) / subject.count
     if count < layers:
         return passed("cats_are_small", count=cats)
-    after = shortened(subject, copies, np.full(len(copies), MINIMAL_KERNEL_NS))
+    new = np.minimum(subject.duration, MINIMAL_KERNEL_NS)
     evidence = (
         Fact("cache_copied", {"count": count, "share": subject.share(copies)}),
         Fact("cache_bytes_copied", {"bytes": subject.per_step("bytes", copies)}),
     )
-    return proposal(subject, after, copies, evidence, 0.9, ("cache_written_in_place",))
+    return proposal(subject, new, copies, evidence, 0.9, ("cache_written_in_place",))

@@ -16,7 +16,7 @@ import numpy as np
 
 from traceanalyzer.findings import cat
 from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
-from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, merged
+from traceanalyzer.findings.change import MINIMAL_KERNEL_NS
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
 
@@ -94,13 +94,13 @@ def unfused(subject: PhaseSubject) -> Answer:
     known = chains.rows & subject.rows["memory_ns"].notna().to_numpy()
     trust = subject.time(known) / subject.time(chains.rows)
     gone, stays, stays_ns = fused(subject, chains)
-    after = merged(subject, gone, stays, stays_ns)
+    new = np.where(stays, stays_ns, subject.duration)
     evidence = (
         Fact("elementwise_share", {"share": share, "count": chains.kernels / subject.count}),
         Fact("chains", {"count": chains.count / subject.count, "longest": chains.longest}),
     )
     assumptions = ("chain_moves_its_largest", "minimal_kernel")
-    return proposal(subject, after, chains.rows, evidence, 0.8 * (0.6 + 0.4 * trust), assumptions)
+    return proposal(subject, new, chains.rows, evidence, 0.8 * (0.6 + 0.4 * trust), assumptions, gone=gone)
 
 
 def inner(chains: Chains) -> Bools:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
-from traceanalyzer.findings.change import touching
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import PhaseSubject
 
@@ -15,10 +16,10 @@ def exposed(subject: PhaseSubject) -> Answer:
     rows = subject.of_category("comm")
     if not rows.any():
         return not_applicable("no_communication")
-    model, mine = touching(subject, rows)
-    share = float(model.durations[mine].sum()) / subject.step_ns
+    hidden = proposal(subject, np.zeros(len(rows)), rows, (), 0.0)
+    share = hidden.saving_ns / subject.step_ns
     if share <= MATTERS:
         return passed("communication_hidden", share=share)
     calls = float(rows.sum()) / subject.count
     evidence = (Fact("communication_share", {"share": share, "count": calls, "ns": subject.time(rows) / calls}),)
-    return proposal(subject, model.scaled(mine, 0.0), rows, evidence, 0.4, ("all_hidden", "includes_waiting_for_ranks"))
+    return proposal(subject, np.zeros(len(rows)), rows, evidence, 0.4, ("all_hidden", "includes_waiting_for_ranks"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
 from traceanalyzer.findings.attention import BLOCKS_PER_SM, REACHED_BANDWIDTH, slow_rows
-from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, shortened, touching
+from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, as_in
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import PhaseSubject
 
@@ -29,13 +30,14 @@ def fp32(subject: PhaseSubject) -> Answer:
     if target is None or now is None:
         return not_applicable("no_tensor_cores")
     ratio = (device.peak_tflops(target, True) or now) / now
-    model, mine = touching(subject, rows)
-    after = model.with_work(mine, flops=1.0 / ratio, size=0.5)
+    model = subject.model
+    groups = model.of_category(*MATRIX_CATEGORIES) & (model.rows["dtype"] == "fp32").to_numpy()
+    new = as_in(subject, model.with_work(groups, flops=1.0 / ratio, size=0.5))
     evidence = (
         Fact("fp32_share", {"share": share, "count": float(rows.sum()) / subject.count}),
         Fact("peak_ratio", {"ratio": ratio, "dtype": target}),
     )
-    return proposal(subject, after, rows, evidence, 0.75, ("precision_suffices", "half_the_bytes"))
+    return proposal(subject, new, rows, evidence, 0.75, ("precision_suffices", "half_the_bytes"))
 
 
 def low_bandwidth(subject: PhaseSubject) -> Answer:
@@ -51,7 +53,7 @@ def low_bandwidth(subject: PhaseSubject) -> Answer:
         return passed("bandwidth_reached", share=used)
     used = subject.per_step("memory_ns", rows) / subject.time(rows)
     evidence = (Fact("bandwidth_of_kernels", {"share": used, "time_share": share}),)
-    return proposal(subject, shortened(subject, rows, new), rows, evidence, 0.6, ("kernel_reaches_bandwidth",))
+    return proposal(subject, new, rows, evidence, 0.6, ("kernel_reaches_bandwidth",))
 
 
 def low_mfu(subject: PhaseSubject) -> Answer:
@@ -73,4 +75,4 @@ def low_mfu(subject: PhaseSubject) -> Answer:
         return passed("peak_reached", share=used)
     used = subject.per_step(compute, slow) / subject.time(slow)
     evidence = (Fact("peak_of_kernels", {"share": used, "time_share": share}),)
-    return proposal(subject, shortened(subject, slow, new), slow, evidence, 0.6, ("product_reaches_peak",))
+    return proposal(subject, new, slow, evidence, 0.6, ("product_reaches_peak",))

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceanalyzer.findings import chains
 from traceanalyzer.findings.answer import Answer, Refusal, error, passed, proposal
+from traceanalyzer.findings.change import as_in
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, PhaseSubject
 
@@ -43,12 +44,12 @@ def weights(subject: PhaseSubject) -> Answer:
     target, dtype, effect = (1.0, _eight_bits(subject), EFFECT) if size > 1.25 else (
         BYTES_4_BITS, "int4", EFFECT_4_BITS
     )  # fmt: skip
-    after = subject.model.with_weights(target / size, effect)
+    new = as_in(subject, subject.model.with_weights(target / size, effect))
     evidence = (
         Fact("weights_share", {"share": share, "bytes": subject.per_step("weight_bytes", rows)}),
         Fact("bytes_per_weight", {"bytes": size, "target": target, "dtype": dtype}),
     )
-    return proposal(subject, after, rows, evidence, 0.8, ("unpacking_costs", "quality_suffices"))
+    return proposal(subject, new, rows, evidence, 0.8, ("unpacking_costs", "quality_suffices"))
 
 
 def _eight_bits(subject: PhaseSubject) -> str:
@@ -70,12 +71,12 @@ def kv_cache(subject: PhaseSubject) -> Answer:
     size = subject.per_step("kv_bytes", sized) / subject.per_step(elements, sized)
     if size <= 1.25:
         return passed("kv_already_small", bytes=size)
-    after = subject.model.with_kv(1.0 / size, EFFECT)
+    new = as_in(subject, subject.model.with_kv(1.0 / size, EFFECT))
     evidence = (
         Fact("kv_share", {"share": share, "bytes": subject.per_step("kv_bytes", rows)}),
         Fact("bytes_per_kv", {"bytes": size, "target": 1.0}),
     )
-    return proposal(subject, after, rows, evidence, 0.7, ("unpacking_costs", "quality_suffices"))
+    return proposal(subject, new, rows, evidence, 0.7, ("unpacking_costs", "quality_suffices"))
 
 
 def _not_the_reads(subject: PhaseSubject, rows: Bools, share: float, matters: float, small: str) -> Refusal | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from traceanalyzer.findings.answer import Answer, error, not_applicable, passed, proposal
 from traceanalyzer.findings.chains import after_last
-from traceanalyzer.findings.change import shortened
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, PhaseSubject
 
@@ -24,9 +24,11 @@ def sampler(subject: PhaseSubject) -> Answer:
     share = subject.share(rows)
     if share <= MATTERS:
         return passed("sampling_small", share=share)
-    after = shortened(subject, rows, LEFT_BY_FUSED * subject.duration)
     evidence = (Fact("sampling_share", {"share": share, "count": float(rows.sum()) / subject.count}),)
-    return proposal(subject, after, rows, evidence, 0.75, ("few_best_logits",))
+    first = rows & ~after_first(subject, rows)
+    total = pd.Series(np.where(rows, subject.duration, 0.0)).groupby(subject.rows["step"]).transform("sum").to_numpy()
+    new = np.where(first, LEFT_BY_FUSED * total, subject.duration)
+    return proposal(subject, new, rows, evidence, 0.75, ("few_best_logits",), gone=rows & ~first)
 
 
 def sampler_rows(subject: PhaseSubject) -> Bools:
@@ -36,6 +38,13 @@ def sampler_rows(subject: PhaseSubject) -> Bools:
     if not samples.any():
         return samples
     return tail & ~after_last(subject, samples)
+
+
+def after_first(subject: PhaseSubject, rows: Bools) -> Bools:
+    """Rows that come after the first of some rows in their step: all but one kernel of a sampler that is fused."""
+    seen = pd.Series(rows.astype(np.int64)).groupby(subject.rows["step"]).cumsum().to_numpy()
+    later: Bools = seen > rows.astype(np.int64)
+    return later
 
 
 def all_positions(subject: PhaseSubject) -> Answer:
@@ -60,6 +69,6 @@ def all_positions(subject: PhaseSubject) -> Answer:
     weight = memory * subject.column("weight_bytes") / subject.column("bytes")
     ideal = np.maximum(compute, memory)
     fewer = np.maximum(compute * sequences / m, weight)
-    after = shortened(subject, rows, subject.duration * np.where(ideal > 0, fewer / ideal, 1.0))
+    new = subject.duration * np.divide(fewer, ideal, out=np.ones_like(ideal), where=ideal > 0)
     evidence = (Fact("logits_for_all", {"rows": float(m[head].mean()), "sequences": sequences}),)
-    return proposal(subject, after, rows, evidence, 0.8, ("only_last_sampled",))
+    return proposal(subject, new, rows, evidence, 0.8, ("only_last_sampled",))

@@ -17,12 +17,14 @@ import pandas as pd
 
 from traceanalyzer.analysis.attribution import replayed
 from traceanalyzer.analysis.forecast import StepModel, step_model
+from traceanalyzer.analysis.forecast.replay import Replay, replay
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.findings import blocking
 from traceanalyzer.trace.tables import KERNEL, MISSING
 
 Bools = npt.NDArray[np.bool_]
@@ -86,20 +88,22 @@ class PhaseSubject:
         return clipped
 
     @cached_property
-    def late(self) -> Bools:
-        """Rows whose launch call began only after the device had fallen idle."""
-        called = self.rows["launch_start_ns"].to_numpy(np.int64)
-        fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
-        found: Bools = (called != MISSING) & (self.gap_before > 0) & (called > fell_idle)
-        return found
-
-    @cached_property
     def launching(self) -> Bools:
         """Rows whose launch call began, or was still running, when the device had fallen idle: the host was slower."""
         returned = self.rows["launch_end_ns"].to_numpy(np.int64)
         fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
         found: Bools = (returned != MISSING) & (self.gap_before > 0) & (returned > fell_idle)
         return found
+
+    @cached_property
+    def waits(self) -> blocking.Waits:
+        """When the host waited for the device in these steps."""
+        return blocking.in_steps(self.timeline, self.steps)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The steps as they were launched, to ask what other times would give."""
+        return replay(self.rows, self.replayed)
 
     @cached_property
     def replayed(self) -> Bools:

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from traceanalyzer import __version__
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.analysis.steps import RunFacts
+from traceanalyzer.findings.evaluate import evaluate
+from traceanalyzer.findings.model import Finding
 from traceanalyzer.report import document as doc
-from traceanalyzer.report import figures, strings, tables
+from traceanalyzer.report import figures, findings, strings, tables
 from traceanalyzer.report.values import capped, us
 from traceanalyzer.trace.tables import Note, Trace
 
@@ -20,6 +22,7 @@ def build(analysis: Analysis) -> doc.Report:
     """Compose the Report of an analysis."""
     main_first = sorted(analysis.devices, key=lambda device: device is not analysis.main)
     steps, steps_omitted = tables.step_rows(main_first)
+    found = evaluate(analysis)
     report = doc.Report(
         schema_version=doc.SCHEMA_VERSION,
         report_id="",
@@ -29,7 +32,7 @@ def build(analysis: Analysis) -> doc.Report:
         traces=[_trace(trace) for trace in analysis.traces],
         devices=[_device(device) for device in analysis.devices],
         quality=_quality(analysis),
-        verdict=_verdict(analysis),
+        verdict=_verdict(analysis, found),
         span=_span(analysis),
         profiling=None,
         service=None,
@@ -44,7 +47,7 @@ def build(analysis: Analysis) -> doc.Report:
         memory=figures.memory(analysis),
         sensitivity=figures.sensitivity(analysis),
         cost=figures.cost(analysis),
-        findings=[],
+        findings=findings.rows(analysis, found),
         batching=figures.batching(analysis),
     )
     return doc.with_id(report)
@@ -147,7 +150,7 @@ def _quality(analysis: Analysis) -> list[doc.QualityNote]:
     ]
 
 
-def _verdict(analysis: Analysis) -> doc.Verdict:
+def _verdict(analysis: Analysis, found: tuple[Finding, ...]) -> doc.Verdict:
     facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
     phase, floor = facts.phase, analysis.decode_floor
     duration = phase.duration_ns if phase else main.timeline.span_ns
@@ -171,6 +174,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
             phase=phase.phase if phase else None,
             time_share=phase.time_share if phase else None,
             step_us=us(step_ns),
+            step_bytes=(floor.weight_bytes or 0.0) + (floor.kv_bytes or 0.0) if floor and ratio else None,
             floor_ratio=ratio,
             bandwidth_share=phase.bandwidth_share if phase else None,
             compute_share=phase.compute_share if phase else None,
@@ -189,7 +193,7 @@ def _verdict(analysis: Analysis) -> doc.Verdict:
         headline=text,
         bound=facts.bound,
         confidence=facts.confidence,
-        ruled_out=[strings.ruled_out(code) for code in facts.ruled_out],
+        ruled_out=findings.ruled_out(analysis, found),
     )
 
 

@@ -103,16 +103,15 @@ FACTS: Mapping[str, str] = {
     "room_for": "The memory holds {sequences:n} sequences of this length.",
     "room_unknown": "How many sequences the memory holds is not known.",
     "batch_predicted": "With {sequences:n} sequences a step would take {ns:us}.",
-    "streams_alternate": "{count:n} requests decode at a time in {groups:n} groups that take turns, and a step serves "
-    "{sequences:n} of them.",
-    "beyond_turns": "Counted beyond the {sequences:n} requests that take turns: serving those together comes first.",
+    "streams_alternate": "{count:n} requests decode at a time, and a step serves {sequences:n} of them.",
     "weights_share": "Products with the weights take {share:%} of a step and read {bytes:B}.",
     "bytes_per_weight": "A weight takes {bytes:n} bytes; in {dtype} it would take {target:n}.",
     "kv_share": "Attention takes {share:%} of a step and reads {bytes:B} of keys and values.",
     "bytes_per_kv": "A number in the cache takes {bytes:n} bytes; in fp8 it would take {target:n}.",
     "cache_copied": "{count:n} copies of the cache per step take {share:%} of it.",
     "cache_bytes_copied": "They move {bytes:B} per step, and more with every token.",
-    "elementwise_share": "Elementwise kernels, norms and casts take {share:%} of a step, {count:n} of them in chains.",
+    "elementwise_share": "Elementwise kernels, norms and casts take {share:%} of a step, waiting between them "
+    "included; {count:n} are in chains.",
     "chains": "{count:n} chains per step, up to {longest:n} kernels long.",
     "fp32_share": "{count:n} products per step run in fp32, {share:%} of its time.",
     "peak_ratio": "In {dtype} the peak is {ratio:x} as high and the operands are half as large.",
@@ -124,7 +123,7 @@ FACTS: Mapping[str, str] = {
     "peak_of_kernels": "These kernels take {time_share:%} of a prefill and use {share:%} of the compute peak.",
     "sampling_share": "{count:n} kernels after the last matrix product take {share:%} of a step.",
     "logits_for_all": "The last product has {rows:n} rows for {sequences:n} sequences.",
-    "communication_share": "{count:n} exchanges of {ns:us} per step that nothing hides, {share:%} of its time.",
+    "communication_share": "{count:n} exchanges of {ns:us} per step, and without them it would be {share:%} shorter.",
     "few_complete_steps": "Decode steps recorded whole: {count:n}, where {needed:n} are needed to trust their mean.",
     "steps_cut": "Decode steps cut by the window: {count:n}.",
     "few_steps": "Complete steps that this stands on: {count:n}.",
@@ -138,8 +137,6 @@ FACTS: Mapping[str, str] = {
     "batch_at_ridge": "{sequences:n} sequences per step; matrix products are bound by compute from {ridge:n}.",
     "memory_full": "The memory holds {room:n} sequences of this length, and {sequences:n} are running.",
     "served_together": "A step serves {sequences:n} sequences.",
-    "turns_fill_batch": "The {sequences:n} requests that take turns come first; served together they fill the batch as far "
-    "as can be promised.",
     "one_stream": "The steps go on with one request at a time.",
     "weights_small": "Products with the weights take {share:%} of a step.",
     "kv_small": "Attention takes {share:%} of a step.",
@@ -151,7 +148,7 @@ FACTS: Mapping[str, str] = {
     "kv_already_small": "A number in the cache takes {bytes:n} bytes already.",
     "no_cat_per_layer": "{count:n} concatenations per step, fewer than layers.",
     "cats_are_small": "{count:n} concatenations per step append to something long, fewer than layers.",
-    "elementwise_small": "Elementwise kernels take {share:%} of a step.",
+    "elementwise_small": "Elementwise kernels take {share:%} of a step, waiting between them included.",
     "no_chains": "Elementwise kernels take {share:%} of a step, but none follow one another.",
     "no_fp32_products": "Matrix products in fp32 take {share:%} of a step.",
     "fused_attention": "Attention runs in fused kernels.",
@@ -162,7 +159,7 @@ FACTS: Mapping[str, str] = {
     "peak_reached": "Matrix products bound by compute use {share:%} of its peak.",
     "sampling_small": "Picking the next token takes {share:%} of a step.",
     "logits_of_last_position": "The last product has {rows:n} rows only.",
-    "communication_hidden": "Communication that nothing hides takes {share:%} of a step.",
+    "communication_hidden": "Without communication a step would be {share:%} shorter.",
     "enough_steps": "{count:n} decode steps were recorded whole.",
     "saves_too_little": "It would save {share:%} of a step, less than can be told.",
     # why a rule does not apply
@@ -190,7 +187,8 @@ FACTS: Mapping[str, str] = {
 B bytes, n a number, x a factor."""
 
 FINDING_ASSUMPTIONS: Mapping[str, str] = {
-    "graphs_leave_a_tenth": "Graphs leave a tenth of the waiting.",
+    "graphs_leave_a_tenth": "Graphs leave a tenth of the waiting, or the GPU's own gap between queued kernels if that "
+    "is more.",
     "shapes_repeat": "Batch sizes repeat, so that a captured step can be replayed.",
     "next_step_submitted_ahead": "The host's own work fits in the time it now waits.",
     "requests_wait": "There are requests to fill the batch.",
@@ -200,8 +198,8 @@ FINDING_ASSUMPTIONS: Mapping[str, str] = {
     "unpacking_costs": "Unpacking costs a tenth of the gain in 8 bits, a fifth in 4.",
     "quality_suffices": "The output stays good enough.",
     "cache_written_in_place": "New keys and values are written in place, 2 \N{MICRO SIGN}s per copy that is replaced.",
-    "chain_moves_its_largest": "A fused chain moves what the largest of its kernels moves, and takes no longer than the "
-    "longest of them now.",
+    "chain_moves_its_largest": "A fused chain moves what the largest of its kernels moves, and takes no longer than "
+    "the longest of them now.",
     "minimal_kernel": "No kernel takes less than 2 \N{MICRO SIGN}s.",
     "precision_suffices": "16 bits are precise enough.",
     "half_the_bytes": "Operands are half as large, so a product bound by bytes gains a factor of two at most.",
