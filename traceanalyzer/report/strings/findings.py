@@ -103,7 +103,9 @@ FACTS: Mapping[str, str] = {
     "room_for": "The memory holds {sequences:n} sequences of this length.",
     "room_unknown": "How many sequences the memory holds is not known.",
     "batch_predicted": "With {sequences:n} sequences a step would take {ns:us}.",
-    "streams_alternate": "{count:n} requests decode at a time, and a step serves {sequences:n} of them.",
+    "streams_alternate": "{count:n} requests decode at a time in {groups:n} groups that take turns, and a step serves "
+    "{sequences:n} of them.",
+    "beyond_turns": "Counted beyond the {sequences:n} requests that take turns: serving those together comes first.",
     "weights_share": "Products with the weights take {share:%} of a step and read {bytes:B}.",
     "bytes_per_weight": "A weight takes {bytes:n} bytes; in {dtype} it would take {target:n}.",
     "kv_share": "Attention takes {share:%} of a step and reads {bytes:B} of keys and values.",
@@ -137,6 +139,8 @@ FACTS: Mapping[str, str] = {
     "batch_at_ridge": "{sequences:n} sequences per step; matrix products are bound by compute from {ridge:n}.",
     "memory_full": "The memory holds {room:n} sequences of this length, and {sequences:n} are running.",
     "served_together": "A step serves {sequences:n} sequences.",
+    "turns_fill_batch": "The {sequences:n} requests that take turns come first; served together they fill the batch as far "
+    "as can be promised.",
     "one_stream": "The steps go on with one request at a time.",
     "weights_small": "Products with the weights take {share:%} of a step.",
     "kv_small": "Attention takes {share:%} of a step.",
