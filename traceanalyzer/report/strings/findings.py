@@ -139,8 +139,8 @@ FACTS: Mapping[str, str] = {
     "batch_at_ridge": "{sequences:n} sequences per step; matrix products are bound by compute from {ridge:n}.",
     "memory_full": "The memory holds {room:n} sequences of this length, and {sequences:n} are running.",
     "served_together": "A step serves {sequences:n} sequences.",
-    "turns_fill_batch": "The {sequences:n} requests that take turns come first; served together they fill the batch as far "
-    "as can be promised.",
+    "turns_fill_batch": "The {sequences:n} requests that take turns come first; served together they fill the batch as "
+    "far as can be promised.",
     "one_stream": "The steps go on with one request at a time.",
     "weights_small": "Products with the weights take {share:%} of a step.",
     "kv_small": "Attention takes {share:%} of a step.",
