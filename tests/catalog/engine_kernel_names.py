@@ -60,6 +60,8 @@ NAMES = (
     # bitsandbytes, torchao, Liger, Unsloth
     ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*, float*, __nv_bfloat16*, int, int)", "quant", "no", None),
     ("void kInt8VectorQuant<__half, 1024, 0>(__half*, signed char*, float*, float, int, int)", "quant", "no", None),
+    ("at::native::weight_int8pack_mm_kernel(float const*, signed char const*, float const*, float*, int, int, int)", "gemm", "no", "fp32"),
+    ("void at::native::weight_int8pack_mm_kernel<32>(float const*, signed char const*, float const*, float*, long, long, long)", "gemm", "no", "fp32"),
     ("void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>, 8, 8>(void*, void*)", "gemm", "yes", "bf16"),
     ("_rms_norm_forward_kernel", "norm", "no", None),
     ("_swiglu_forward_kernel", "activation", "no", None),

@@ -74,7 +74,6 @@ KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
     Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
     Known(("kernels", "sums"), ("fp8",), "quantising is counted with two FLOPs a number there, with one here"),
-    Known(("kernels", "ledger", "ideal"), ("int8",), "PyTorch's int8 kernel multiplies off the tensor cores"),
     Known(("kernels",), ("experts",), "what goes from one grouped product to the next is traffic"),
     Known(("floor",), ("experts",), "the mean number of active experts against the drawn one"),
     Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
