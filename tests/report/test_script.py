@@ -160,6 +160,14 @@ def test_paper_has_everything_and_no_controls(browser: Any, files: dict[str, Pat
     assert 5 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 40
 
 
+def test_paper_is_white_in_a_dark_room(browser: Any, files: dict[str, Path]) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with Visit(browser, files["gpu"], color_scheme="dark") as visit:
+        assert visit.page.evaluate(ground) != "rgb(255, 255, 255)"
+        visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate(ground) == "rgb(255, 255, 255)"
+
+
 def test_printing_leaves_the_page_as_it_was(browser: Any, files: dict[str, Path]) -> None:
     opened = "document.querySelectorAll('main details[open]').length"
     with Visit(browser, files["gpu"]) as visit:
