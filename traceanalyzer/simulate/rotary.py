@@ -1,7 +1,7 @@
 """The rotary embedding of queries and keys: one kernel, or a chain of slices, sums and products.
 
 Three FLOPs per element (a pair takes four products and two sums); bytes: queries and keys read and written, and a row
-of cosines and sines per token. The chain multiplies by both tables, negates and joins the halves, and adds.
+of cosines and sines per token, at most the whole table. The chain multiplies by both tables, negates and joins the halves, and adds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def fused(shard: Shard, tokens: int, of: tuple[int, int], head: int, width: int)
     c10 = names.C10[shard.dtype]
     name = f"void vllm::rotary_embedding_kernel<{c10}, true>(long const*, {c10}*, {c10}*, {c10} const*, int, long, "
     launching = Launching((tokens, 1, 1), (min(512, heads * head // 2), 1, 1), 32)
-    moved = shard.size * (2 * count + tokens * head) + 8 * tokens
+    table = min(tokens, shard.model.max_position) * head  # several sequences read the same rows of it
+    moved = shard.size * (2 * count + table) + 8 * tokens
     done = vector.kernel(shard, (name + "long, long, int, int, int)", launching), "rope", 3 * count, moved, shard.dtype)
     arguments = (
         Tensor((tokens,), "long int"),
