@@ -1,7 +1,8 @@
 """The rotary embedding of queries and keys: one kernel, or a chain of slices, sums and products.
 
 Three FLOPs per element (a pair takes four products and two sums); bytes: queries and keys read and written, and a row
-of cosines and sines per token, at most the whole table. The chain multiplies by both tables, negates and joins the halves, and adds.
+of cosines and sines per token, at most the whole table. The chain multiplies by both tables, negates and joins the
+halves, and adds.
 """
 
 from __future__ import annotations
