@@ -37,9 +37,20 @@ def test_an_in_place_op_writes_its_first_operand() -> None:
 )
 def test_the_result_type_is_pytorchs(types: list[str], dims: list[list[int]], concrete: list[str],
                                      out_bytes: int) -> None:  # fmt: skip
-    sizes = {BF16: 2, FP16: 2, FP32: 4, INT64: 8, "int": 4, BOOL: 1, "double": 8, "Scalar": 0}
-    inputs = sum(sizes[t] * (6 if d else 1) for t, d in zip(types, dims, strict=True))
+    sizes = {BF16: 2, FP16: 2, FP32: 4, INT64: 8, "int": 4, BOOL: 1}
+    inputs = sum(6 * sizes[t] for t, d in zip(types, dims, strict=True) if d)
     assert known("aten::mul", dims, types, concrete).bytes == inputs + 6 * out_bytes
+
+
+def test_a_number_in_the_arguments_is_not_read_from_memory() -> None:
+    # PyTorch records x + 1e-5, x * 2 and x + True as tensors without dimensions.
+    for number in ("double", INT64, BOOL):
+        assert known("aten::add", [[6], [], []], [BF16, number, "Scalar"]).bytes == 6 * 2 * 2
+    assert known("aten::sub", [[], [6], []], [INT64, FP32, "Scalar"]).bytes == 6 * 4 * 2
+    assert known("aten::add_", [[6], [], []], [INT64, INT64, "Scalar"]).bytes == 6 * 8 * 2
+    # A tensor without dimensions on the device is read, and so is what an op of such tensors works on.
+    assert known("aten::mul", [[6], []], [BF16, BF16]).bytes == 6 * 2 * 2 + 2
+    assert known("aten::mul", [[], []], ["double", "double"]).bytes == 3 * 8
 
 
 def test_a_comparison_answers_in_bytes() -> None:

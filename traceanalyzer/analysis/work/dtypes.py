@@ -25,6 +25,7 @@ class Dtype:
     values: int = 1
 
 
+FP64 = Dtype(8, "fp64", FLOAT)
 FP32 = Dtype(4, "fp32", FLOAT)
 INT64 = Dtype(8, None, INT)
 BOOLEAN = Dtype(1, None, BOOL)
@@ -32,7 +33,6 @@ BOOLEAN = Dtype(1, None, BOOL)
 _INT32 = Dtype(4, None, INT)
 _INT16 = Dtype(2, None, INT)
 _INT8 = Dtype(1, "int8", INT)
-_FP64 = Dtype(8, "fp64", FLOAT)
 _FP16 = Dtype(2, "fp16", FLOAT)
 _BF16 = Dtype(2, "bf16", FLOAT)
 _FP8 = Dtype(1, "fp8", FLOAT)
@@ -40,7 +40,7 @@ _FP8 = Dtype(1, "fp8", FLOAT)
 _RECORDED: dict[str, Dtype] = {
     "float": FP32,
     "c10::Float": FP32,
-    "double": _FP64,
+    "double": FP64,
     "c10::Half": _FP16,
     "c10::BFloat16": _BF16,
     "int": _INT32,
@@ -78,7 +78,7 @@ _BY_SCALAR_TYPE: dict[str, Dtype] = {
     "4": INT64,
     "5": _FP16,
     "6": FP32,
-    "7": _FP64,
+    "7": FP64,
     "9": _RECORDED["c10::complex<float>"],
     "10": _RECORDED["c10::complex<double>"],
     "11": BOOLEAN,
@@ -116,7 +116,7 @@ def promote(with_dims: list[Dtype], without_dims: list[Dtype], numbers: list[str
             zero-dimensional double; it does not widen the result, so a double among them counts as the default float.
         numbers: recorded text of plain numbers ("2", "0.5").
     """
-    scalars = [FP32 if d is _FP64 else d for d in without_dims]
+    scalars = [FP32 if d is FP64 else d for d in without_dims]
     scalars += [FP32 if _is_float(text) else INT64 for text in numbers if text]
     best = _highest(with_dims)
     extra = _highest(scalars)

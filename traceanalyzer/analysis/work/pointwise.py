@@ -3,6 +3,10 @@
 One FLOP per output element and simple op; a copy, cast or concatenation computes nothing (0 FLOPs). A gather reads the
 rows it takes, not the table. Concatenation records no element type (TensorList): its bytes are left to the caller,
 which may read the size from the kernel's name.
+
+A Python number among the operands is recorded as a tensor without dimensions, of type double, long or bool; the kernel
+gets it as an argument, so it is not read from memory. What could be wrong: a tensor on the device without dimensions
+and of such a type looks the same; its eight bytes are then not counted.
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from traceanalyzer.analysis.shapes import Dims, Signature, integer, numel
-from traceanalyzer.analysis.work.dtypes import BOOL, BOOLEAN, FP32, INT, INT64, Dtype, promote, scalar_type
+from traceanalyzer.analysis.work.dtypes import BOOL, BOOLEAN, FP32, FP64, INT, INT64, Dtype, promote, scalar_type
 from traceanalyzer.analysis.work.opwork import Operand, OpWork, named, number, operand, value, work
 from traceanalyzer.catalog.op_models import OpModel
+
+_NUMBERS = (FP64, INT64, BOOLEAN)
+"""What a Python number is recorded as."""
 
 
 def _work(model: OpModel, flops: float, moved: float | None, dtype: Dtype | None) -> OpWork:
@@ -32,7 +39,8 @@ def elementwise(model: OpModel, sig: Signature) -> OpWork | None:
         return None
     size = numel(shape)
     flops = size * int(model.options.get("flops_per_element", 1))
-    return _work(model, flops, sum(o.bytes for o in tensors) + size * result.bytes, result)
+    read = sum(o.bytes for o in tensors if o.shape or not shape or o.dtype not in _NUMBERS)
+    return _work(model, flops, read + size * result.bytes, result)
 
 
 def _is_unreadable(sig: Signature, operands: list[Operand | None]) -> bool:
