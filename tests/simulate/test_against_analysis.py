@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Scenario, Variant]] = {
     "no-split": (replace(SMALL, prompt=4_096, output=3, split_kv=False), Variant()),
     "qk-norm": (replace(SMALL, model="qwen3-0.6b", batch=4, output=3), Variant()),
     "fp8": (replace(SMALL, weights="fp8", gpu=H100, batch=8), Variant()),
+    "fp4": (replace(SMALL, weights="fp4", gpu="b200", batch=8), Variant()),
     "int8": (replace(SMALL, weights="int8"), Variant()),
     "int4": (replace(SMALL, weights="int4"), Variant()),
     "int4-batch-8": (replace(SMALL, weights="int4", batch=8), Variant()),
@@ -73,12 +74,10 @@ class Known:
 KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
     Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
-    Known(("kernels", "sums"), ("fp8",), "quantising is counted with two FLOPs a number there, with one here"),
     Known(("kernels",), ("experts",), "what goes from one grouped product to the next is traffic"),
     Known(("floor",), ("experts",), "the mean number of active experts against the drawn one"),
     Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
     Known(("coverage", "floor"), ("latent",), "which batched products hold weights, and which the cache, is not known"),
-    Known(("kernels",), ("unfused", "math"), "a number in the arguments is no operand in memory"),
     Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
           "the tail of the one before"),
 )  # fmt: skip

@@ -221,6 +221,15 @@ def test_quantised_weights_are_read_packed(weights: str, gpu: str, bits: float, 
     assert head.weight_bytes == 2 * LLAMA_HEAD
 
 
+@pytest.mark.parametrize(("weights", "gpu", "written"), [("fp8", "h100-sxm-80gb", 1), ("fp4", "b200", 1 / 2 + 1 / 16)])
+def test_activations_are_scaled_and_clamped_before_a_quantised_product(weights: str, gpu: str, written: float) -> None:
+    decode = list(passes(replace(LLAMA, weights=weights, gpu=gpu)))[-1]
+    # Two tokens through four products a layer, three of width 4096 and one of 14336; one fp32 scale is read by each.
+    numbers = 32 * 2 * (3 * 4096 + 14_336)
+    assert total(kernels(decode), "flops", "quantise") == 2 * numbers
+    assert total(kernels(decode), "bytes", "quantise") == numbers * (2 + written) + 32 * 4 * 4
+
+
 def test_an_fp8_cache_is_half_as_large() -> None:
     decode = list(passes(replace(LLAMA, kv="fp8", gpu="h100-sxm-80gb")))[-1]
     assert total(kernels(decode), "kv_bytes") == 131_072 * 204 / 2

@@ -96,7 +96,7 @@ def _fp8(shard: Shard, rows: tuple[int, ...], k: int, n: int, bias: bool) -> Op:
     name = f"void vllm::scaled_fp8_quant_kernel_strided<{c10}, c10::Float8_e4m3fn>(c10::Float8_e4m3fn*, {c10} const*, "
     launching = Launching((m, 1, 1), (256, 1, 1), 32)
     named = name + "float const*, int, long, long)", launching
-    quantise = vector.kernel(shard, named, "quantise", m * k, m * k * (shard.size + 1) + 4, shard.dtype)
+    quantise = vector.kernel(shard, named, "quantise", 2 * m * k, m * k * (shard.size + 1) + 4, shard.dtype)
     first = vector.op(shard, "_C::static_scaled_fp8_quant", (small, x, scale), quantise)
     held = weight_bytes(shard, n, k) + n * shard.size * bias
     moved = m * k + 4 + held + m * n * shard.size
@@ -153,8 +153,8 @@ def _fp4(shard: Shard, rows: tuple[int, ...], k: int, n: int, bias: bool) -> Op:
     c10 = names.CPP[shard.dtype]
     launching = Launching((min(m, 4 * shard.card.gpu.num_sms), 1, 1), (min(512, k // 8), 1, 1), 32)
     name = f"void vllm::cvt_fp16_to_fp4<{c10}, false>(int, int, {c10} const*, float const*, unsigned int*, int*)"
-    moved = m * k * shard.size + packed + scales
-    quantise = vector.kernel(shard, (name, launching), "quantise", m * k, moved, shard.dtype)
+    moved = m * k * shard.size + packed + scales + 4
+    quantise = vector.kernel(shard, (name, launching), "quantise", 2 * m * k, moved, shard.dtype)
     one = Tensor((1,), "float")
     first = vector.op(shard, "_C::scaled_fp4_quant", (small, x, blocks, one), quantise)
     tiles = math.ceil(n / 128) * math.ceil(m / 128)

@@ -1,8 +1,9 @@
 """Ops of the vector units: norms, rotary embedding, activations, sums, copies, casts.
 
 FLOPs per the usual counts: one per output of a simple op, four per element of an RMSNorm (five with the residual sum),
-eight of a LayerNorm, three of a rotary embedding, five per output of a gated activation; copies have none. Bytes: every
-input and output once. Left out: Gemma's scaling of the embeddings and its soft caps, a few per mille of a step.
+eight of a LayerNorm, three of a rotary embedding, five per output of a gated activation, two per number that is
+quantised (scaled, clamped); copies have none. Bytes: every input and output once. Left out: Gemma's scaling of the
+embeddings and its soft caps, a few per mille of a step.
 """
 
 from __future__ import annotations
