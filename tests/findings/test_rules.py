@@ -210,6 +210,13 @@ def test_weights_pass(kernels: list[dict[str, Any]], after: float, reason: str) 
     assert (found.status, found.reason.code) == ("passed", reason)
 
 
+def test_weights_are_told_from_scores_that_run_in_the_same_kernel() -> None:
+    about = phase([gemm(100, 98, compute=1.0, name=6), scores(30, True), softmax(5), scores(30, False)])
+    found = asked("weights_dominate", about)
+    assert found.saving_ns == pytest.approx(0.9 * 0.5 * 98 * US, rel=0.03)
+    assert [(touched.name, touched.count_per_step) for touched in found.kernels] == [(6, 1)]
+
+
 def test_weights_of_eight_bits_go_to_four() -> None:
     found = asked("weights_dominate", phase([gemm(100, 98, compute=1.0, k=98_000.0)]))
     assert found.saving_ns == pytest.approx(0.8 * 0.48 * 98 * US, rel=0.03)

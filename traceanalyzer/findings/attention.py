@@ -56,22 +56,24 @@ def _regions(subject: PhaseSubject) -> np.ndarray:
     weight = np.concatenate(([0], np.cumsum(subject.is_weight)))
     first, second = products[:-1], products[1:]
     pair = (step[first] == step[second]) & (softmax[second] > softmax[first + 1]) & (weight[second] == weight[first])
-    for number, (begin, end) in enumerate(zip(first[pair], second[pair], strict=True)):
-        out[_repeats(subject, int(begin), out) : end + 1] = number
+    begins = _with_repeats(subject, first[pair])
+    for number, (begin, end) in enumerate(zip(begins, second[pair], strict=True)):
+        out[begin : end + 1] = number
     return out
 
 
-def _repeats(subject: PhaseSubject, product: int, taken: np.ndarray) -> int:
-    """The first of the copies right before a product that write one of its large operands."""
-    at = product
-    operand = _keys_bytes(subject)[product]
-    copied, step = subject.column("bytes"), subject.rows["step"].to_numpy()
+def _with_repeats(subject: PhaseSubject, products: np.ndarray) -> np.ndarray:
+    """Where each product begins with the (at most two) copies right before it that write one of its large operands."""
+    operand, copied = _keys_bytes(subject)[products], subject.column("bytes")
+    step = subject.rows["step"].to_numpy()
     copies = subject.of_category("copy") & ~cat.cache_copies(subject)
-    while at > 0 and copies[at - 1] and taken[at - 1] < 0 and step[at - 1] == step[product]:
-        if not operand < copied[at - 1] <= 2.1 * operand:
-            break
-        at -= 1
-    return at
+    begins = products.copy()
+    for _ in range(2):
+        before = np.maximum(begins - 1, 0)
+        repeats = (begins > 0) & copies[before] & (step[before] == step[products])
+        repeats &= (copied[before] > operand) & (copied[before] <= 2.1 * operand)
+        begins = np.where(repeats & (begins - before == 1), before, begins)
+    return begins
 
 
 def _keys_bytes(subject: PhaseSubject) -> Floats:

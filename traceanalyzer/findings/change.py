@@ -15,7 +15,7 @@ from traceanalyzer.findings.subject import Floats, PhaseSubject
 MINIMAL_KERNEL_NS = 2_000.0
 """What a kernel takes however little it does (method: advice, fusion)."""
 
-_KEYS = ["name", "category", "role", "dtype", "tensor_core", "known", "memory_bound"]
+_KEYS = ["name", "category", "role", "dtype", "tensor_core", "known", "memory_bound", "weighted", "attends"]
 
 
 def as_in(subject: PhaseSubject, after: StepModel) -> Floats:
@@ -38,6 +38,8 @@ def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
     plain = rows.assign(
         known=rows["compute_ns"].notna() & rows["memory_ns"].notna(),
         memory_bound=rows["memory_ns"] > rows["compute_ns"],
+        weighted=rows["weight_bytes"].notna(),
+        attends=rows["kv_bytes"].notna(),
         **{
             column: rows[column].astype(object).where(rows[column].notna(), "")
             for column in ("dtype", "role", "category")

@@ -38,7 +38,8 @@ from traceanalyzer.trace.tables import KERNEL, MEMSET
 MOST_FIXED_NS = 2_000.0
 FIXED_PERCENTILE = 5
 
-_KEYS = ("name", "category", "role", "dtype", "tensor_core", "known", "memory_bound")
+_KEYS = ("name", "category", "role", "dtype", "tensor_core", "known", "memory_bound", "weighted", "attends")
+"""Equal kernels: one name can multiply by weights here and by a cache there, and a sum with an unknown is unknown."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -190,4 +191,5 @@ def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
     }, copy=False)  # fmt: skip
     frame["known"] = frame["compute_ns"].notna() & frame["memory_ns"].notna()
     frame["memory_bound"] = frame["memory_ns"] > frame["compute_ns"]
+    frame["weighted"], frame["attends"] = frame["weight_bytes"].notna(), frame["kv_bytes"].notna()
     return frame
