@@ -9,7 +9,7 @@ import pytest
 
 from tests.analysis.lines import BYTES_PER_NS, device, line
 from tests.analysis.recorded import Recording
-from traceanalyzer.analysis import held, memory
+from traceanalyzer.analysis import floor, held, memory
 from traceanalyzer.analysis.forecast import step_model
 from traceanalyzer.analysis.ledger import account
 from traceanalyzer.analysis.timeline import Timeline
@@ -151,3 +151,35 @@ def test_weights_that_do_not_fit_leave_no_room() -> None:
 def test_neither_weights_nor_cache_is_no_memory() -> None:
     built = line([{"start": 0, "duration": int(BYTES_PER_NS)}])
     assert memory.use(built, None, None) is None
+
+
+GRAPH = {
+    "parameters": 8 * GB, "dtype": "bf16", "vocab": 128_000, "hidden": 4_096, "tied_embeddings": False,
+    "layers": 32, "kv_heads": 8, "head_dim": 128,
+}  # fmt: skip
+
+
+def replayed(facts: Mapping[str, object]) -> Timeline:
+    """A decode step whose product has no shapes."""
+    rows = [{"start": 0, "duration": 20_000_000, "category": "gemm", "step": 0}]
+    steps = [{"phase": "decode", "start": 0, "end": 20_000_000, "tokens": 4, "sequences": 4, "context_sum": 4_000}]
+    built = line(rows, steps=steps)
+    block = {"schema": 1, "model": dict(facts)}
+    return replace(built, trace=replace(built.trace, metadata=Metadata(collector=block)))
+
+
+def test_a_replayed_step_has_the_floor_of_the_recorded_model() -> None:
+    found = floor.decode_floor(replayed(GRAPH))
+    assert found is not None
+    assert found.weight_bytes == 16 * GB - 128_000 * 4_096 * 2
+    assert found.kv_bytes == 2 * 32 * 8 * 128 * 2 * 4_000
+    assert found.bytes_ns == pytest.approx((found.weight_bytes + found.kv_bytes) / BYTES_PER_NS)
+    assert (found.source, found.confidence) == ("model", 0.7)
+    assert "bytes_from_model" in found.assumptions
+
+
+@pytest.mark.parametrize("more", [{"experts": 64}, {"parameters": None}, {"vocab": None}, {"quantization": "int4"}])
+def test_a_model_that_is_not_described_well_enough_gives_no_floor(more: Mapping[str, object]) -> None:
+    found = floor.decode_floor(replayed(GRAPH | dict(more)))
+    assert found is not None
+    assert (found.weight_bytes, found.floor_ns, found.source) == (None, None, "none")

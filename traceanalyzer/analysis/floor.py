@@ -3,8 +3,9 @@
 Decode floor (method: decode floor): every step reads each weight once and the KV cache of every sequence once, so it
 takes at least (weight bytes + KV bytes) / bandwidth; and at least its FLOPs over the peak. The floor is the longer one.
 Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read. Where a matrix
-or attention kernel of the step has no known operand sizes, the sum would be too small, and the floor is unknown. Which
-experts of a mixture a step reads depends on its tokens: where the work model gives a range, so does the floor.
+or attention kernel of the step has no known operand sizes, the sum would be too small: then the recorder's facts about
+the model tell both, and without them the floor is unknown. Which experts of a mixture a step reads depends on its
+tokens: where the work model gives a range, so does the floor.
 
 Prefill ideal: the FLOPs of the prefill steps over the peak of the unit and dtype each ran on.
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from traceanalyzer.analysis import held
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
 from traceanalyzer.trace.tables import KERNEL
@@ -53,6 +55,7 @@ class DecodeFloor:
     busy_ns: float
     ns_per_1k_context_ideal: float | None
     ns_per_1k_context_measured: float | None
+    source: str
     confidence: float
     assumptions: tuple[str, ...]
 
@@ -119,9 +122,12 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
         return None
     per_step = _per_step(timeline, steps)
     weights, least, most, kv, math = (_median(per_step[name]) for name in _PER_STEP)
-    weights = weights or None
-    ranged = weights is not None and least != most
+    source = "shapes" if weights else "none"
     context = _median(steps["context_sum"])
+    if not weights:
+        weights, source = _by_model(timeline)
+        kv = _kv_by_model(timeline, context) if weights else kv
+    ranged = weights is not None and least != most
     periods = steps["period_ns"].dropna().to_numpy(np.float64)
     spans = steps["duration_ns"].to_numpy(np.float64)
     bandwidth, reach = timeline.device.bandwidth_gbs, timeline.device.achievable_gbs
@@ -141,26 +147,40 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
         busy_ns=float(steps["busy_ns"].median()),
         ns_per_1k_context_ideal=per_token * 1000 / bandwidth if per_token and bandwidth else None,
         ns_per_1k_context_measured=context_slope(timeline, steps),
-        confidence=_confidence(weights, kv, ranged),
-        assumptions=_assumptions(timeline, weights, kv, ranged, bool(len(periods)), by_math),
+        source=source,
+        confidence=_confidence(source, kv, ranged),
+        assumptions=_assumptions(timeline, source, kv, ranged, bool(len(periods)), by_math),
     )
 
 
-def _confidence(weights: float | None, kv: float | None, ranged: bool) -> float:
-    if weights is None:
+def _by_model(timeline: Timeline) -> tuple[float | None, str]:
+    """Weight bytes of a step by the recorder's facts about the model, and the source that this is."""
+    weights = held.read_by_model(timeline)
+    return (weights, "model") if weights else (None, "none")
+
+
+def _kv_by_model(timeline: Timeline, context: float | None) -> float | None:
+    """KV bytes of a step of so many tokens of context, by the recorder's facts about the model."""
+    cache = held.kv_cache(timeline, None)
+    return cache.bytes_per_token * context if cache and context else None
+
+
+def _confidence(source: str, kv: float | None, ranged: bool) -> float:
+    if source == "none":
         return 0.0
-    return (0.9 if kv is not None else 0.6) * (0.7 if ranged else 1.0)
+    sure = 0.9 if source == "shapes" else 0.7
+    return round(sure * (1.0 if kv is not None else 2 / 3) * (0.7 if ranged else 1.0), 2)
 
 
 def _assumptions(
-    timeline: Timeline, weights: float | None, kv: float | None, ranged: bool, has_period: bool, by_math: bool
+    timeline: Timeline, source: str, kv: float | None, ranged: bool, has_period: bool, by_math: bool
 ) -> tuple[str, ...]:
     assumptions = [] if has_period else ["single_step_duration"]
-    if weights is None:
+    if source == "none":
         assumptions += ["weights_unknown"]
         return tuple(assumptions)
     assumptions += ["kv_unknown"] if kv is None else []
-    assumptions += ["weights_from_shapes"]
+    assumptions += ["weights_from_shapes" if source == "shapes" else "bytes_from_model"]
     assumptions += ["experts_drawn_evenly"] if ranged else []
     if timeline.device.achievable_gbs is not None:
         assumptions += ["achievable_default" if timeline.device.assumed_achievable else "achievable_measured"]

@@ -95,6 +95,21 @@ def weights(timeline: Timeline, read: float | None) -> Weights | None:
     return Weights(read, "shapes", assumptions=("held_at_least_read",))
 
 
+def read_by_model(timeline: Timeline) -> float | None:
+    """Weight bytes that a step of the recorded model reads at least: all it holds but the input embedding.
+
+    None where the recorder does not say enough, for a mixture of experts, and where ranks divide the model.
+    """
+    facts = _recorded(timeline.trace)
+    found = weights(timeline, None)
+    if found is None or found.source != "recorder" or facts.get("experts") or not _alone(timeline.trace):
+        return None
+    if facts.get("tied_embeddings") is True:
+        return found.held
+    vocab, hidden, size = _number(facts, "vocab"), _number(facts, "hidden"), _size(facts, "dtype")
+    return found.held - vocab * hidden * size if vocab and hidden and size else None
+
+
 def _calls(timeline: Timeline) -> list[tuple[int, OpModel, Signature]]:
     """The distinct calls that have an op model: their op's name code, the model, the arguments."""
     trace, columns = timeline.trace, ["name", "dims", "types", "concrete", "strides"]

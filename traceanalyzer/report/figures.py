@@ -26,7 +26,7 @@ def decode_floor(analysis: Analysis) -> doc.DecodeFloor | None:
         mbu_busy=floor.bytes_ns / floor.busy_ns if floor.bytes_ns and floor.busy_ns else None,
         us_per_1k_context_ideal=us(floor.ns_per_1k_context_ideal),
         us_per_1k_context_measured=us(floor.ns_per_1k_context_measured),
-        source="shapes" if floor.weight_bytes is not None else "none",
+        source=floor.source,
         confidence=floor.confidence,
         assumptions=[strings.assumption(code) for code in floor.assumptions],
         floor_bytes_us=us(floor.bytes_ns),

@@ -11,6 +11,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     # decode floor
     "weights_from_shapes": "Weight bytes are counted from the shapes of the matrix products; each weight is read once "
     "a step, and the input embedding is gathered, not read as a whole.",
+    "bytes_from_model": "The shapes of the step are not recorded; its bytes are those of the model as the recorder "
+    "describes it: all weights but the input embedding, and the whole cache of its sequences.",
     "weights_unknown": "Weight bytes are not known, so there is no floor.",
     "kv_unknown": "KV bytes are not known, so the floor holds the weights alone and is too low.",
     "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without "
