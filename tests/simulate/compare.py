@@ -1,7 +1,9 @@
 """Holds an analysis against a simulated trace's truth: every aspect gives the list of what differs.
 
 Exact where both sides count the same thing; a relative 1e-6 for sums of floats; half a per cent of the span for each
-bucket of the ledger. What the analysis does not claim (NaN, None) is no difference here but for `coverage`.
+bucket of the ledger. Where the analysis states a range (which experts are read depends on the tokens), the truth must
+lie in it, and near the expected value, for the simulator draws evenly. What the analysis does not claim (NaN, None) is
+no difference here but for `coverage`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from traceanalyzer.analysis.pipeline import Analysis
 CLOSE = 1e-6
 WEIGHTS = 2e-4
 """The truth counts the norms' weights among what a pass reads, the analysis those of matrices: less than this share."""
+DRAWN = 0.01
+"""How far a sum over layers may be from its expected value where each layer's experts are drawn."""
 OF_THE_SPAN = 0.005
 COVERED = 0.95
 _HEAVY = ("gemm", "gemv", "attention", "moe")
@@ -50,6 +54,12 @@ def _claimed(name: str, found: float | None, true: float | None, close: float) -
     return [] if found is None else differs(name, found, true, close)
 
 
+def ranged(name: str, low: float, expected: float, high: float, true: float) -> list[str]:
+    """As `differs`, for an estimate: one line where the truth is outside the range or far from what is expected."""
+    inside = low * (1 - WEIGHTS) <= true <= high * (1 + WEIGHTS)
+    return ([] if inside else [f"{name}: found {low} to {high}, true {true}"]) + differs(name, expected, true, DRAWN)
+
+
 def span(case: Case) -> list[str]:
     line, truth = case.analysis.main.timeline, case.truth["span"]
     return [
@@ -78,6 +88,7 @@ def steps(case: Case) -> list[str]:
 def kernels(case: Case) -> list[str]:
     trace = case.analysis.main.timeline.trace
     found = {(row.phase, trace.text(row.name)): row for row in case.analysis.main.kernels.itertuples()}
+    ranges = _ranges(case)
     lines: list[str] = []
     for true in case.truth["kernels"]:
         key = true["phase"], true["name"]
@@ -89,12 +100,31 @@ def kernels(case: Case) -> list[str]:
         lines += differs(f"{where}: count", row.count, true["count"])
         lines += differs(f"{where}: time", row.duration_ns, true["total_ns"])
         for name in ("flops", "bytes"):
-            if not pd.isna(getattr(row, name)) and true[name] is not None:
+            if pd.isna(getattr(row, name)) or true[name] is None:
+                continue
+            if name == "bytes" and key in ranges:
+                low, high = ranges[key]
+                lines += ranged(f"{where}: bytes", low, row.bytes, high, true["bytes"])
+            else:
                 lines += differs(f"{where}: {name}", getattr(row, name), true[name], CLOSE)
         if true["role"] in _HEAVY and not pd.isna(row.flops):
             lines += differs(f"{where}: dtype", row.dtype, true["dtype"])
             lines += differs(f"{where}: tensor core", int(row.tensor_core == 1), int(true["tensor_core"]))
     return lines + [f"{key} is not true" for key in found if "Mem" not in key[1]]
+
+
+def _ranges(case: Case) -> dict[tuple[str, str], tuple[float, float]]:
+    """The least and the most bytes of each (phase, kernel name) whose weights are an estimate."""
+    line = case.analysis.main.timeline
+    rows = line.table[line.table["weight_bytes_max"].notna()]
+    rest = rows["bytes"] - rows["weight_bytes"]
+    ends = pd.DataFrame({"low": rest + rows["weight_bytes_min"], "high": rest + rows["weight_bytes_max"]})
+    sums = ends.groupby([rows["phase"].astype(str), rows["name"]]).sum()
+    return {
+        (str(phase), line.trace.text(int(name))): (float(low), float(high))
+        for (phase, name), low, high in sums.itertuples(name=None)
+        if high > low
+    }
 
 
 def coverage(case: Case) -> list[str]:
@@ -171,10 +201,16 @@ def floor(case: Case) -> list[str]:
     found, true = case.analysis.decode_floor, case.truth["decode_floor"]
     if found is None or true is None:
         return [] if found is true else [f"floor: found {found}, true {true}"]
+    least, expected, most = found.weight_bytes_min, found.weight_bytes, found.weight_bytes_max
+    if least is None or expected is None or most is None:
+        weights = _claimed("weights", expected, true["weight_bytes"], WEIGHTS)
+    else:
+        weights = ranged("weights", least, expected, most, true["weight_bytes"])
+    near = WEIGHTS if least is None else DRAWN
     return [
-        *_claimed("weights", found.weight_bytes, true["weight_bytes"], WEIGHTS),
+        *weights,
         *_claimed("KV", found.kv_bytes, true["kv_bytes"], CLOSE),
-        *(_claimed("floor", found.floor_ns, true["floor_ns"], WEIGHTS) if found.kv_bytes is not None else []),
+        *(_claimed("floor", found.floor_ns, true["floor_ns"], near) if found.kv_bytes is not None else []),
         *differs("measured", found.measured_ns, true["measured_ns"]),
         *differs("busy", found.busy_ns, true["busy_ns"]),
     ]

@@ -74,9 +74,6 @@ class Known:
 KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
     Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
-    Known(("kernels",), ("experts",), "what goes from one grouped product to the next is traffic"),
-    Known(("floor",), ("experts",), "the mean number of active experts against the drawn one"),
-    Known(("kernels",), ("latent",), "the mean number of active experts, and traffic between the two products"),
     Known(("coverage", "floor"), ("latent",), "which batched products hold weights, and which the cache, is not known"),
     Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
           "the tail of the one before"),
