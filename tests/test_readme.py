@@ -30,8 +30,8 @@ def test_the_help_is_current(capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 def commands() -> list[str]:
-    (block,) = blocks("sh")
-    return [line.split(" # ")[0].split("| jq")[0].strip() for line in block.splitlines()]
+    lines = "".join(blocks("sh")).splitlines()
+    return [line.split(" # ")[0].split("| jq")[0].strip() for line in lines]
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     shutil.copy(ROOT / "samples" / "tiny-llama-cpu-batch4.json.gz", "trace.json.gz")
     listed = commands()
-    assert len(listed) == 8
+    assert len(listed) == 10
     for command in listed:
         program, *arguments = shlex.split(command)
         assert program == "traceanalyzer"
@@ -48,6 +48,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert main(arguments) == 0, (command, capsys.readouterr().err)
     assert {path.name for path in tmp_path.iterdir()} == {
         "trace.json.gz", "trace.traceanalyzer.html", "page.html", "ticket.md",
+        "run.json.gz", "run.truth.json", "graph.json.gz", "graph.truth.json",
     }  # fmt: skip
 
 
