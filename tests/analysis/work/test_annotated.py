@@ -113,11 +113,13 @@ def test_what_the_step_does_not_say_stays_unknown(change: dict[str, Any]) -> Non
     assert table["source"].tolist() == ["none"]
 
 
-def one_paged_call(name: str, dims: list[Any], concrete: list[str], keys: float) -> pd.DataFrame:
+def one_paged_call(
+    name: str, dims: list[Any], concrete: list[str], keys: float, types: dict[int, str] | None = None
+) -> pd.DataFrame:
     """A decode step of 32 sequences through an op that takes the cache in pages."""
     recording = Recording()
-    types = [BF16 if d else "Scalar" for d in dims]
-    recording.op(name, 0, 100, dims, types, concrete)
+    given = [(types or {}).get(i, BF16 if d else "Scalar") for i, d in enumerate(dims)]
+    recording.op(name, 0, 100, dims, given, concrete)
     recording.launch("cudaLaunchKernel", 10, 1)
     recording.kernel("void vllm::paged_attention_v1_kernel<unsigned short, unsigned short, 128, 16>", 1_000, 50, 1)
     trace = recording.trace()
@@ -142,6 +144,30 @@ def test_a_latent_key_is_read_once_for_all_heads_and_as_its_value() -> None:
     table = one_paged_call("sgl_kernel::cutlass_mla_decode", dims, [""] * 6, 5000.0)
     assert table["flops"].tolist() == [2.0 * 128 * (576 + 512) * 5000]
     assert table["bytes"].tolist() == [2.0 * 32 * 128 * (576 + 512) + 2.0 * 576 * 5000]
+
+
+def flash_mla(row: int, stored: str, chosen: list[int], kind: str) -> pd.DataFrame:
+    """As recorded by the version that takes indices; `row` numbers of type `stored` are kept per key."""
+    dims: list[Any] = [[32, 1, 128, 576], [4096, 64, 1, row], [], [32], [32, 64], [], [], [132, 8], [33], [], chosen]
+    concrete = ["", "", "512", "", "", "0.1", "True", "", "", "False", ""]
+    types = {1: stored, 3: "int", 4: "int", 10: kind}
+    return one_paged_call("_flashmla_C::fwd_kvcache_mla", dims, concrete, 5000.0, types)
+
+
+def test_flash_mla_reads_rows_of_the_pool_it_is_given() -> None:
+    asked = 2.0 * 32 * 128 * (576 + 512)
+    plain = flash_mla(576, BF16, [], "")
+    assert plain["flops"].tolist() == [2.0 * 128 * (576 + 512) * 5000]
+    assert plain["bytes"].tolist() == [asked + 2.0 * 576 * 5000]
+    assert plain["kv_bytes"].tolist() == [2.0 * 576 * 5000]
+    packed = flash_mla(656, "unsigned char", [], "")  # 512 in fp8, their scales, 64 rotated ones in 16 bits
+    assert packed["bytes"].tolist() == [asked + 656.0 * 5000]
+    scaled = flash_mla(576, "c10::Float8_e4m3fn", [1], "float")  # the same place holds a scale in another version
+    assert scaled["kv_bytes"].tolist() == [576.0 * 5000]
+
+
+def test_keys_that_an_index_chooses_are_not_counted() -> None:
+    assert flash_mla(576, BF16, [32, 1, 2048], "int")[["flops", "bytes", "kv_bytes"]].isna().all().all()
 
 
 def test_two_attention_kernels_of_one_op_share_what_nobody_knows() -> None:

@@ -219,7 +219,6 @@ def test_scales_stand_before_the_window_where_there_are_any() -> None:
         ("_C::paged_attention_v1", 1, [32, 64, 128], (32, 1, 64, 8, 128)),
         ("_C::paged_attention_v2", 4, [32, 64, 128], (32, 1, 64, 8, 128)),
         ("sgl_kernel::cutlass_mla_decode", 1, [32, 128, 512], (32, 1, 128, 1, 576)),
-        ("_flashmla_C::fwd_kvcache_mla", 0, [32, 2, 128, 576], (32, 2, 128, 1, 576)),
         ("vllm::unified_mla_attention_with_output", 0, [888, 16, 192], (None, 888, 16, None, 192)),
     ],
 )
@@ -231,3 +230,10 @@ def test_a_paged_cache_tells_sizes_but_no_context(
     work = known(name, dims, [BF16] * (before + 3) + ["Scalar"], [""] * (before + 3) + ["8"])
     assert (work.flops, work.bytes, work.kv_bytes) == (None, None, None)
     assert (work.batch, work.q_len, work.heads, work.kv_heads, work.head_dim) == sizes
+
+
+def test_flash_mla_tells_its_sizes_whatever_the_version() -> None:
+    q = [32, 2, 128, 576]
+    for count in (10, 11, 15):
+        work = known("_flashmla_C::fwd_kvcache_mla", [q, *[[]] * (count - 1)], [BF16, *[""] * (count - 1)])
+        assert (work.batch, work.q_len, work.heads, work.kv_heads, work.head_dim) == (32, 2, 128, 1, 576)

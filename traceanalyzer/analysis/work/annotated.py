@@ -27,6 +27,7 @@ from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
 from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, objects
+from traceanalyzer.analysis.work.dtypes import INT
 from traceanalyzer.analysis.work.opwork import named, number, value
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
@@ -133,17 +134,23 @@ def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
 
 
 def _per_key(model: OpModel, sig: Signature, stored: float | None) -> tuple[int, int, float] | None:
-    """Size of a key, size of a value, bytes of both in the cache. A latent key holds its value (one head for all)."""
+    """Size of a key, size of a value, bytes of both in the cache. A latent key holds its value (one head for all).
+
+    Not told where only some keys are read, which an operand of indices chooses.
+    """
     q, k, v, rope, out = (named(model, sig, name) for name in ("q", "k", "v", "q_rope", "out"))
-    if q is None:
+    chosen = named(model, sig, "indices")
+    if q is None or (chosen is not None and chosen.dtype.category == INT):
         return None
     size = q.shape[-1] + (rope.shape[-1] if rope and rope.shape else 0)
     if model.kind == "paged_attention":
         heads = number(model, sig, "kv_heads")
         if heads is not None and k is not None:
             return size, size, float(2 * heads * size * k.dtype.bytes)
-        latent = model.options.get("kv_heads") == 1 and out is not None and out.shape
-        return (size, out.shape[-1], float(size * (stored or q.dtype.bytes))) if latent and out else None
+        told = number(model, sig, "value_size") or (out.shape[-1] if out and out.shape else None)
+        pool = named(model, sig, "pool")
+        row = float(pool.shape[-1] * pool.dtype.bytes) if pool and pool.shape else size * (stored or q.dtype.bytes)
+        return (size, told, row) if told and model.options.get("kv_heads") == 1 else None
     if k is None or v is None or len(k.shape) < 2:
         return None
     return size, v.shape[-1], float(k.shape[-2] * (size + v.shape[-1]) * (stored or k.dtype.bytes))
