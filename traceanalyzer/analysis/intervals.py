@@ -108,7 +108,8 @@ def shared_time(starts: Ints, ends: Ints) -> Floats:
         return np.empty(0, np.float64)
     if (starts[1:] >= ends[:-1]).all() and (ends >= starts).all():  # one after the other: nothing is shared
         return (ends - starts).astype(np.float64)
-    edges = np.unique(np.concatenate((starts, ends)))
+    edges = np.sort(np.concatenate((starts, ends)))
+    edges = edges[np.diff(edges, prepend=edges[0] - 1) > 0]
     first = np.searchsorted(edges, starts)
     last = np.searchsorted(edges, ends)
     change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))

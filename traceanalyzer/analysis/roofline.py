@@ -71,10 +71,11 @@ def by_kernel(timeline: Timeline) -> pd.DataFrame:
     bytes, arithmetic_intensity, achieved_tflops, achieved_gbs, grid_fill, bound, source, wasted_ns; NaN is unknown.
     """
     table = timeline.table
-    phase, phases = pd.factorize(table["phase"].to_numpy(object), sort=True)
+    phase, phases = pd.factorize(table["phase"], sort=True)
     name, names = pd.factorize(table["name"].to_numpy(), sort=True)
-    pairs, group = np.unique(phase * max(1, len(names)) + name, return_inverse=True)
-    total = pd.DataFrame({"phase": phases[pairs // max(1, len(names))], "name": names[pairs % max(1, len(names))]})
+    group, pairs = pd.factorize(phase * max(1, len(names)) + name, sort=True)
+    phase, name = pairs // max(1, len(names)), pairs % max(1, len(names))
+    total = pd.DataFrame({"phase": np.asarray(phases, object)[phase], "name": names[name]})
     for column, values in _sums(timeline):
         total[column] = pd.Series(values).groupby(group).sum().to_numpy()
     total["count"] = np.bincount(_distinct(group, table["call"].to_numpy(np.int64)), minlength=len(pairs))
@@ -88,8 +89,10 @@ def by_kernel(timeline: Timeline) -> pd.DataFrame:
 
 def _distinct(group: np.ndarray, call: np.ndarray) -> np.ndarray:
     """The group of every distinct call in it: pieces of one call count once. Calls are not negative."""
+    if (np.diff(call) > 0).all():
+        return group
     several = int(call.max(initial=0)) + 1
-    return np.asarray(np.unique(group * several + call) // several)
+    return np.asarray(pd.unique(group * several + call) // several)
 
 
 def _last_known(column: pd.Series, order: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
@@ -109,7 +112,7 @@ def _sources(sources: pd.Series, group: np.ndarray, groups: int) -> np.ndarray:
     code, names = pd.factorize(sources.to_numpy(object), sort=True)
     known = names[code] != "none"
     first = np.full(groups, "none", object)
-    pairs = np.unique(group[known] * max(1, len(names)) + code[known])[::-1]
+    pairs = np.sort(pd.unique(group[known] * max(1, len(names)) + code[known]))[::-1]
     first[pairs // max(1, len(names))] = names[pairs % max(1, len(names))]  # of several the first by name stays
     return first
 
