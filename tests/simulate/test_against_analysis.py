@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Scenario, Variant]] = {
     "groups-in-turns": (replace(SMALL, batch=8, together=False, group_size=3), Variant()),
     "decode-only": (replace(SMALL, skip_prefill=True, batch=8), Variant()),
     "host-ahead": (replace(SMALL, sync_every_step=False, model="llama-3.1-8b", batch=8), Variant()),
+    "latent-batch-8": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100, batch=8), Variant()),
     "latent": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100), Variant()),
     "graph": (replace(SMALL, mode="graph", batch=8), Variant()),
     "no-labels": (SMALL, Variant(labels=False)),
@@ -74,7 +75,6 @@ class Known:
 KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
     Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
-    Known(("floor",), ("latent",), "which batched products hold weights is not known"),
     Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
           "the tail of the one before"),
 )  # fmt: skip

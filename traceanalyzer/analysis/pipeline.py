@@ -175,6 +175,7 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     measured = work.measure(trace, activity, classes)
     found = steps.find(trace, activity, measured)
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step)
+    measured = work.fill_weights(trace, activity, measured, found.table, found.activity_step)
     limits = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []

@@ -28,7 +28,7 @@ class OpWork:
             are not told apart (batch unknown) q_len is all query tokens.
         heads, kv_heads, head_dim: attention.
         weight_bytes: the weights' bytes, their scales included: the 2-D operand of a GEMM or GEMV, a convolution's
-            filters, active experts.
+            filters, active experts. Of batched products only the steps tell, see `work.batched`.
         kv_bytes: K and V bytes read (attention).
         bytes_min: what is moved at least: of a sort, whose passes re-read their input so that `bytes` is unknown; of
             experts, where every token takes the same ones.
