@@ -97,6 +97,7 @@ TEXT: Mapping[str, str] = {
     "actions.title": "What to do first",
     "actions.saving": "saves {saving} of a step ({share})",
     "actions.saving_time": "saves {saving} of a step",
+    "actions.saving_per_token": "saves {share} of the time per token",
     "actions.saving_share": "saves {share} of a step",
     "actions.then": "then {step} a step",
     "actions.then_tokens": "then {rate}",

@@ -135,8 +135,16 @@ def _finding(finding: Finding, number: int, taken: set[str]) -> FindingView:
     )
 
 
+def _more_per_step(finding: Finding) -> bool:
+    """Whether a step puts out more afterwards, so that what is saved is time per token and the step may be longer."""
+    saved, share, then = finding.saving_us_per_step, finding.saving_share, finding.predicted_step_us
+    return bool(saved and share and then) and (then or 0.0) > 1.15 * ((saved or 0.0) / (share or 1.0) - (saved or 0.0))
+
+
 def _saving(finding: Finding) -> str:
     share = fmt.percent(finding.saving_share)
+    if _more_per_step(finding):
+        return text("actions.saving_per_token", share=share)
     if finding.saving_us_per_step is None:
         known = finding.saving_share is not None
         return text("actions.saving_share", share=share) if known else ""
