@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, line
 from traceanalyzer.analysis import floor, request
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.tables import Metadata
 
 PRODUCT = {"category": "gemm", "role": "g", "tensor_core": 1, "dtype": "bf16"}
 
@@ -61,6 +63,41 @@ def test_experts_give_a_range() -> None:
     assert sure is not None
     assert sure.weight_bytes_min is None
     assert found.confidence < sure.confidence
+
+
+def eager(keys: int, recorder: bool = True, **between: object) -> Timeline:
+    """A decode step of two sequences of 100 tokens each, whose attention is two batched products over `keys`."""
+    attends = {"weight_bytes": np.nan, "batch": 16}
+    rows = [
+        product(0, 100, 0, 1, 40, n=512, k=512, batch=1),
+        product(100, 10, 0, 1, 4, n=keys, k=64, **attends),
+        {"start": 110, "duration": 5, "step": 0, "category": "softmax", "n": -1, "k": -1, **between},
+        product(115, 10, 0, 1, 4, n=64, k=keys, **attends),
+    ]
+    steps = [{"phase": "decode", "start": 0, "end": 130, "sequences": 2, "context_sum": 200}]
+    sizes = [{name: row[name] for name in ("n", "k")} for row in rows]
+    built = line([{key: value for key, value in row.items() if key not in ("n", "k")} for row in rows], steps=steps)
+    metadata = Metadata(collector={"model": {"kv_bytes_per_token": 30}} if recorder else None)
+    return replace(built, table=built.table.join(pd.DataFrame(sizes)), trace=replace(built.trace, metadata=metadata))
+
+
+def test_attention_in_batched_products_reads_the_cache_that_is_kept() -> None:
+    for keys in (100, 2048):  # as many as there are, or a buffer
+        found = floor.decode_floor(eager(keys))
+        assert found is not None
+        assert found.kv_bytes == 30 * 200
+        assert found.bytes_ns == pytest.approx((40 * BYTES_PER_NS + 30 * 200) / BYTES_PER_NS)
+        assert "kv_read_is_kept" in found.assumptions
+        assert "kv_unknown" not in found.assumptions
+
+
+def test_a_window_a_fused_kernel_or_an_unknown_cache_leave_the_kv_bytes_unknown() -> None:
+    windowed, fused = eager(80), eager(100, category="attention", role="decode")
+    for timeline in (windowed, fused, eager(100, recorder=False)):
+        found = floor.decode_floor(timeline)
+        assert found is not None
+        assert found.kv_bytes is None
+        assert "kv_unknown" in found.assumptions
 
 
 def growing(extra: list[int], sequences: list[float] | None = None) -> Timeline:

@@ -74,7 +74,6 @@ class Known:
 
 KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
-    Known(("coverage",), ("math",), "which operand of a batched product is the KV cache is not known"),
     Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
           "the tail of the one before"),
 )  # fmt: skip

@@ -2,10 +2,11 @@
 
 Decode floor (method: decode floor): every step reads each weight once and the KV cache of every sequence once, so it
 takes at least (weight bytes + KV bytes) / bandwidth; and at least its FLOPs over the peak. The floor is the longer one.
-Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read. Where a matrix
-or attention kernel of the step has no known operand sizes, the sum would be too small: then the recorder's facts about
-the model tell both, and without them the floor is unknown. Which experts of a mixture a step reads depends on its
-tokens: where the work model gives a range, so does the floor.
+Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read, or what the
+cache keeps of its context where attention is not fused. Where a matrix or attention kernel of the step has no known
+operand sizes, the sum would be too small: then the recorder's facts about the model tell both, and without them the
+floor is unknown. Which experts of a mixture a step reads depends on its tokens: where the work model gives a range, so
+does the floor.
 
 Prefill ideal: the FLOPs of the prefill steps over the peak of the unit and dtype each ran on.
 
@@ -126,7 +127,10 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     context = _median(steps["context_sum"])
     if not weights:
         weights, source = _by_model(timeline)
-        kv = _kv_by_model(timeline, context) if weights else kv
+        kv = _kv_kept(timeline, context) if weights else kv
+    unfused = source == "shapes" and kv is None and _attends_to_all(timeline, steps)
+    if unfused:
+        kv = _kv_kept(timeline, context)
     ranged = weights is not None and least != most
     periods = steps["period_ns"].dropna().to_numpy(np.float64)
     spans = steps["duration_ns"].to_numpy(np.float64)
@@ -149,7 +153,10 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
         ns_per_1k_context_measured=context_slope(timeline, steps),
         source=source,
         confidence=_confidence(source, kv, ranged),
-        assumptions=_assumptions(timeline, source, kv, ranged, bool(len(periods)), by_math),
+        assumptions=(
+            *_assumptions(timeline, source, kv, ranged, bool(len(periods)), by_math),
+            *(("kv_read_is_kept",) if unfused and kv is not None else ()),
+        ),
     )
 
 
@@ -159,10 +166,28 @@ def _by_model(timeline: Timeline) -> tuple[float | None, str]:
     return (weights, "model") if weights else (None, "none")
 
 
-def _kv_by_model(timeline: Timeline, context: float | None) -> float | None:
-    """KV bytes of a step of so many tokens of context, by the recorder's facts about the model."""
+def _kv_kept(timeline: Timeline, context: float | None) -> float | None:
+    """KV bytes that are kept of so many tokens of context, by the recorder's facts or the writes to the cache."""
     cache = held.kv_cache(timeline, None)
     return cache.bytes_per_token * context if cache and context else None
+
+
+def _attends_to_all(timeline: Timeline, steps: pd.DataFrame) -> bool:
+    """Whether each step attends in batched products alone, all of which meet its whole context.
+
+    What such products read is a copy of the cache with its heads repeated, so their own bytes do not tell the cache's.
+    A window would show: its products have fewer columns and rows than the context.
+    """
+    rows = heavy_kernels(timeline.table)
+    rows = rows[rows["step"].isin(steps.index)]
+    if "n" not in rows or (rows["category"] == "attention").any():
+        return False
+    products = rows[rows["weight_bytes"].isna() & (rows["batch"] > 1)]
+    if products["step"].nunique() < len(steps):
+        return False
+    of = steps.loc[products["step"]]
+    keys = products[["n", "k"]].max(axis=1).to_numpy() * of["sequences"].to_numpy(np.float64)
+    return bool((keys >= of["context_sum"].to_numpy(np.float64)).all())
 
 
 def _confidence(source: str, kv: float | None, ranged: bool) -> float:

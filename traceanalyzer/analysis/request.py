@@ -3,9 +3,9 @@
 From a trace of steps only: TTFT is the prefill's time on the device (no queueing, no network), TPOT the time from one
 step that gives a sequence a token to the next one that does: decode steps, and mixed steps that decode too. A prefill
 in between that lets others join belongs to that time, for the running sequences wait for it; one that starts a new
-batch does not. Where groups of sequences take turns (`turns`), the next step is the next one of the same group, and steps
-whose group is not told apart give no time. Each step's time counts once per sequence that got a token at both ends, so
-that percentiles are over tokens.
+batch does not. Where groups of sequences take turns (`turns`), the next step is the next one of the same group, and
+steps whose group is not told apart give no time. Each step's time counts once per sequence that got a token at both
+ends, so that percentiles are over tokens.
 
 A window that holds one whole prefill followed by whole decode steps of the same sequences is one request, or one batch
 of equal requests: its lengths are those of the window, which may end before the request does. In any other window the

@@ -15,6 +15,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     "describes it: all weights but the input embedding, and the whole cache of its sequences.",
     "weights_unknown": "Weight bytes are not known, so there is no floor.",
     "kv_unknown": "KV bytes are not known, so the floor holds the weights alone and is too low.",
+    "kv_read_is_kept": "Attention runs in separate products, which read copies of the cache; KV bytes are those that "
+    "the cache keeps of the whole context.",
     "single_step_duration": "There are not enough steps for a period; the time of the step itself is used, without "
     "the gap before the next one.",
     "math_longer_than_bytes": "At this batch size the math of the step takes longer than its bytes, so the floor is "
