@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, line
+from traceanalyzer import read_trace
 from traceanalyzer.analysis import forecast
 from traceanalyzer.analysis.forecast import Change, StepModel, step_model
 from traceanalyzer.analysis.ledger import account
+from traceanalyzer.analysis.pipeline import analyze
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.turns import Turns
 
@@ -264,7 +268,7 @@ def test_what_comes_before_a_late_launch_is_hidden_unless_the_host_waits_in_betw
     found = built(replace(timeline, trace=trace))
     assert found.rows.set_index("name")["hidden_ns"].to_dict() == {0: 10, 1: 10, 2: 0, 3: 0}
     assert found.host_ns == pytest.approx(20 + 28)
-    assert found.own_host_ns == pytest.approx(90 - 14)
+    assert found.own_host_ns == pytest.approx(71 - 14)  # from the first call to the last one's return, less the wait
     assert found.late_latency_ns == pytest.approx(2)  # one late gap, and 2 ns from kernel to kernel
 
 
@@ -293,3 +297,27 @@ def test_evenly_drawn_experts_are_read_by_the_tokens_that_take_them() -> None:
     assert forecast.with_sequences(base, 4.0).step_ns == pytest.approx(111.8, rel=0.01)
     unknown = replace(model([experts | {"weight_bytes_min": np.nan}]), tokens=8.0)
     assert forecast.with_sequences(unknown, 4.0).step_ns == pytest.approx(4 * 51.6)
+
+
+def test_real_steps_add_up_and_no_change_makes_them_absurd(traces: Path, expected: dict[str, dict[str, Any]]) -> None:
+    seen = 0
+    for name, facts in expected.items():
+        if facts.get("exit") != 0 or facts.get("phase") not in ("prefill", "decode"):
+            continue
+        main = analyze([read_trace(traces / name)]).main
+        line = main.timeline
+        for phase in main.phases:
+            model = step_model(line, main.ledger, phase.phase)
+            if model is None:
+                continue
+            seen += 1
+            steps = line.complete_steps[line.complete_steps["phase"] == phase.phase]
+            wall = steps["period_ns"].fillna(steps["duration_ns"]).mean()
+            assert model.step_ns == pytest.approx(wall), name
+            assert model.rows["hidden_ns"].sum() <= model.busy_ns * (1 + 1e-9)
+            found = forecast.sensitivity(model, has_launches=True)
+            for share in vars(found).values():
+                assert share is None or 0.0 <= share < 1.0, name
+            faster = model.with_device(compute=1e6, bandwidth=1e6).without_idle(*model.idle_ns)
+            assert 0.0 < faster.step_ns <= model.step_ns
+    assert seen >= 4

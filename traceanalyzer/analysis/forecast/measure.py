@@ -11,8 +11,9 @@ A kernel is hidden behind the host where, before the host next waits for the dev
 idle because a launch is late: had the kernel been faster, that gap would have been longer. What the host does between
 two steps, or after a wait, it does when the device is done, so faster kernels let it begin earlier.
 
-The host's own time is the step without the time in which the host waited for the device; unknown, so no limit, where no
-such wait was recorded.
+The host's own time for a step is what lies between its first launch call and the return of its last one, less the time
+in which the host waited for the device, and the gap to the next step. A launch call that takes many times the usual one
+waited for room in a queue.
 
 What could be wrong: one outlying step counts as much as any other; a kernel that is nothing but fixed time on one
 device may be hidden in longer ones on another.
@@ -33,10 +34,12 @@ from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
 from traceanalyzer.analysis.waits import host_waits
-from traceanalyzer.trace.tables import KERNEL, MEMSET
+from traceanalyzer.trace.tables import KERNEL, MEMSET, MISSING
 
 MOST_FIXED_NS = 2_000.0
 FIXED_PERCENTILE = 5
+QUEUE_FULL = 20.0
+"""A launch call that takes this many times the median one waited for the device."""
 
 _KEYS = ("name", "category", "role", "dtype", "tensor_core", "known", "memory_bound", "weighted", "attends")
 """Equal kernels: one name can multiply by weights here and by a cache there, and a sum with an unknown is unknown."""
@@ -67,7 +70,7 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
         rows=rows,
         idle_ns=MappingProxyType(idle),
         host_ns=hidden + waits,
-        own_host_ns=_own_host(timeline, start, end, mean),
+        own_host_ns=_own_host(timeline, steps, wall),
         late_latency_ns=float(late.sum()) / count * gaps.latency_ns,
         tokens=_mean(steps["tokens"]),
         sequences=_mean(steps["sequences"]),
@@ -149,11 +152,22 @@ def _hidden(ends: Ints, gaps: Gaps, step_ends: Ints) -> npt.NDArray[np.float64]:
     return (following(late) < following(resets)).astype(np.float64)
 
 
-def _own_host(timeline: Timeline, start: Ints, end: Ints, mean: float) -> float:
-    """The mean step without the time in which the host waited for the device; 0 where no wait was recorded."""
-    waits = intervals.union(*host_waits(timeline))
-    waited = float(intervals.covered(waits, start, end).sum()) / len(start)
-    return max(mean - waited, 0.0) if waited > 0 else 0.0
+def _own_host(timeline: Timeline, steps: pd.DataFrame, wall: Ints) -> float:
+    """What the host takes for the mean step when it never has to wait; 0 where no launch of the steps was recorded."""
+    table = timeline.table
+    rows = table[table["step"].isin(steps.index) & (table["launch_start_ns"] != MISSING)]
+    if not len(rows):
+        return 0.0
+    calls = rows.drop_duplicates(["step", "launch"])
+    first = rows.groupby("step")["launch_start_ns"].min().to_numpy(np.int64)
+    last = rows.groupby("step")["launch_end_ns"].max().to_numpy(np.int64)
+    begin, end = calls["launch_start_ns"].to_numpy(np.int64), calls["launch_end_ns"].to_numpy(np.int64)
+    full = (end - begin) > QUEUE_FULL * np.median(end - begin)
+    waits_begin, waits_end = host_waits(timeline)
+    waits = intervals.union(np.append(waits_begin, begin[full]), np.append(waits_end, end[full]))
+    issue = float((last - first - intervals.covered(waits, first, last)).sum())
+    between = np.maximum(wall - steps["duration_ns"].to_numpy(np.int64), 0)
+    return min(issue + float(between.sum()), float(wall.sum())) / len(steps)
 
 
 def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
