@@ -225,6 +225,8 @@ def test_weights_of_eight_bits_go_to_four() -> None:
 def test_weights_need_shapes_and_matrix_products() -> None:
     blind = phase([gemm(100, 90, weight_bytes=np.nan, bytes=np.nan, flops=np.nan)])
     assert says(asked("weights_dominate", blind)) == "error: work_not_recorded"
+    odd = phase([gemm(100, 90, weight_bytes=np.nan, bytes=np.nan, flops=np.nan, op=0)], dims=("[[1, 2], [3]]",))
+    assert says(asked("weights_dominate", odd)) == "error: work_not_modelled"
     assert says(asked("weights_dominate", phase([small(3)]))) == "not_applicable: no_matrix_products"
 
 
@@ -365,7 +367,8 @@ def test_fused_attention_passes_and_no_attention_is_not_applicable() -> None:
     assert says(asked("math_attention", phase([gemm(60, 50)]))) == "not_applicable: no_attention"
     tiny = phase([gemm(900, 800), scores(1, True), softmax(1), scores(1, False)])
     assert says(asked("math_attention", tiny)) == "passed: attention_small"
-    blind = phase([gemm(60, 50, bytes=np.nan, flops=np.nan, weight_bytes=np.nan)])
+    nothing = {"bytes": np.nan, "flops": np.nan, "weight_bytes": np.nan, "batch": MISSING}
+    blind = phase([gemm(60, 50) | nothing, softmax(20), gemm(60, 50) | nothing])
     assert says(asked("math_attention", blind)) == "error: work_not_recorded"
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceanalyzer.findings import cat
-from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
+from traceanalyzer.findings import cat, needs
+from traceanalyzer.findings.answer import Answer, Refusal, not_applicable, passed, proposal
 from traceanalyzer.findings.change import MINIMAL_KERNEL_NS
 from traceanalyzer.findings.model import Fact
 from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
@@ -24,7 +24,7 @@ def math_attention(subject: PhaseSubject) -> Answer:
     """Is attention computed as two matrix products with a softmax over a stored score matrix between them?"""
     regions = _regions(subject)
     if not (regions >= 0).any():
-        return passed("fused_attention") if subject.is_attention.any() else not_applicable("no_attention")
+        return _no_scores(subject)
     inside = regions >= 0
     share = subject.share(inside)
     if share < MATTERS:
@@ -41,6 +41,15 @@ def math_attention(subject: PhaseSubject) -> Answer:
         Fact("score_kernels", {"count": float(inside.sum()) / subject.count}),
     )
     return proposal(subject, new, inside, evidence, 0.8, ("flash_reaches", "minimal_kernel"), gone=inside & ~first)
+
+
+def _no_scores(subject: PhaseSubject) -> Refusal:
+    """What it means that no stored scores are to be seen."""
+    if subject.is_attention.any():
+        return passed("fused_attention")
+    unknown = needs.matrix_work(subject)
+    softmax = subject.of_category("softmax").any()
+    return unknown if unknown is not None and softmax else not_applicable("no_attention")
 
 
 def _regions(subject: PhaseSubject) -> np.ndarray:

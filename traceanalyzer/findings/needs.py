@@ -64,6 +64,12 @@ def grids(subject: PhaseSubject) -> Refusal | None:
 
 
 def _work(subject: PhaseSubject, rows: Bools, column: str) -> Refusal | None:
-    if subject.known_share(column, rows) >= KNOWN_ENOUGH:
+    known = subject.known_share(column, rows)
+    if known >= KNOWN_ENOUGH:
         return None
-    return error("work_in_graphs" if (subject.replayed & rows).any() else "work_not_recorded")
+    unknown = rows & subject.rows[column].isna().to_numpy()
+    if (subject.replayed & unknown).any():
+        return error("work_in_graphs")
+    if subject.time(unknown & subject.has_shapes) > 0.5 * subject.time(unknown):
+        return error("work_not_modelled", share=1.0 - known)
+    return error("work_not_recorded")

@@ -120,6 +120,14 @@ class PhaseSubject:
         return out
 
     @cached_property
+    def has_shapes(self) -> Bools:
+        """Rows whose op recorded shapes."""
+        op, dims = self.rows["op"].to_numpy(np.int64), self.timeline.trace.ops["dims"].to_numpy(np.int64)
+        out = np.zeros(len(op), np.bool_)
+        out[op >= 0] = dims[op[op >= 0]] >= 0
+        return out
+
+    @cached_property
     def is_kernel(self) -> Bools:
         """Kernels, as opposed to copies and fills."""
         return (self.rows["kind"] == KERNEL).to_numpy()

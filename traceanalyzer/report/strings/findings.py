@@ -181,6 +181,8 @@ FACTS: Mapping[str, str] = {
     "launches_not_recorded": "Launch calls were not recorded, so what the GPU waits for is not known.",
     "gpu_unknown": "The GPU's bandwidth or size is not known: give --gpu, or --bandwidth-gbs.",
     "work_not_recorded": "Shapes were not recorded: record with record_shapes=True.",
+    "work_not_modelled": "The work of {share:%} of these kernels' time is not known: their operators have no work "
+    "model here.",
     "work_in_graphs": "Kernels replayed from a graph carry no shapes: record a few steps without graphs.",
     "grids_not_recorded": "The grids of the kernels were not recorded.",
     "shapes_not_recorded": "What the concatenations join is not known: record with record_shapes=True.",
