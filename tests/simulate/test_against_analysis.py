@@ -74,8 +74,6 @@ class Known:
 
 KNOWN: tuple[Known, ...] = (
     Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
-    Known(("steps", "kernels", "sums", "ledger", "floor", "idle"), ("cut",), "a cut pass without a label is taken for "
-          "the tail of the one before"),
 )  # fmt: skip
 GAPS = {(case, aspect): known.why for known in KNOWN for case in known.cases for aspect in known.aspects}
 

@@ -113,6 +113,61 @@ def test_unlabelled_sampling_after_a_step_belongs_to_it():
     assert steps.activity_step.tolist() == expected
 
 
+def test_a_pass_that_the_window_cut_before_its_label_is_not_the_tail_of_the_one_before():
+    """Two labelled steps that sample outside their label; then a copy, and the first half of a pass without one."""
+    r = Recording()
+    for _ in range(2):
+        with r.annotate("execute_context_0(0)_generation_4(4)"):
+            r.forward(4, 4, sample=False)
+        r.kernel("sampling", "argmax")
+    r.kernel("memcpy", "to the host")
+    r.forward(4, None, layers=2, ids=[4])
+    steps = find(*r.build())
+    whole = 4 * 6 + 1 + 1  # four layers, the lm_head, the sampling
+    assert steps.activity_step.tolist() == [0] * whole + [1] * whole + [MISSING] + [2] * (1 + 2 * 6)
+    assert steps.table["complete"].tolist() == [True, True, False]
+    assert steps.table["tokens"].tolist() == [4, 4, 4]
+
+
+def test_a_cut_pass_without_a_lookup_begins_after_the_sampling():
+    r = Recording()
+    with r.annotate("execute_context_0(0)_generation_4(4)"):
+        r.forward(4, 4, sample=False)
+    r.kernel("embedding", "rows that get logits")
+    r.gemm(4, 1000, 64)
+    r.kernel("sampling", "argmax")
+    r.forward(4, None, layers=1)
+    steps = find(*r.build())
+    assert steps.activity_step.tolist() == [0] * (4 * 6 + 1 + 3) + [1] * 6
+
+
+def test_drafts_after_every_label_belong_to_their_step():
+    whole = 4 * 6 + 1 + 1
+    r = Recording()
+    for _ in range(2):
+        with r.annotate("execute_context_0(0)_generation_4(4)"):
+            r.forward(4, 4, sample=False)
+        r.kernel("sampling", "argmax")
+        r.forward(4, 4, layers=1)
+    steps = find(*r.build())
+    drafts = len(steps.activity_step) // 2 - whole
+    assert drafts > 6
+    assert steps.activity_step.tolist() == [0] * (whole + drafts) + [1] * (whole + drafts)
+
+
+def test_passes_that_nobody_labelled_are_no_step():
+    r = Recording()
+    with r.annotate("execute_context_0(0)_generation_4(4)"):
+        r.forward(4, 4, sample=False)
+    r.kernel("sampling", "argmax")
+    for _ in range(3):
+        r.forward(4, 4)
+    steps = find(*r.build())
+    whole = 4 * 6 + 1 + 1
+    assert steps.activity_step.tolist()[:whole] == [0] * whole
+    assert set(steps.activity_step.tolist()[whole:]) == {MISSING}
+
+
 def test_kernels_launched_before_the_window_belong_to_no_step():
     r = Recording()
     for _ in range(3):

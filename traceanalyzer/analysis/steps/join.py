@@ -3,7 +3,10 @@
 Labels nest. Where one step label holds exactly one other, both name the same work and become one step with the facts
 of both; a draft pass inside a step stays a step of its own with the outer one as parent; a label around several steps
 is no step. Work launched between two steps on the same thread belongs to the earlier one up to its last sampling
-kernel: engines label the forward pass, and sample after it.
+kernel: engines label the forward pass, and sample after it. After the last label of a thread, where layers begin again,
+runs a pass that the window's end cut before its label was written: a step without a label, not complete. In a run whose
+steps run layers outside their labels everywhere (drafts), that is no sign of one; and what holds more layers than any
+labelled step is several passes, which nobody labelled: no step.
 
 What could be wrong with it: a label whose kernels all lost their launches (window opened late) finds them only through
 the profiler's GPU-side copy of the label, and only where that was recorded.
@@ -14,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
@@ -24,18 +28,22 @@ from traceanalyzer.trace.tables import GPU_USER, MISSING, USER, Trace
 
 TAIL = ("sampling", "gemm", "gemv", "softmax", "sort_scan", "reduction")
 """What still belongs to a step after its labelled range: the logits and the choice of the next token."""
+_LAYERS = ("attention", "kv_cache", "rope", "moe", "ssm")
+"""What no such tail runs, but every pass."""
 
 
 @dataclass(frozen=True)
 class LabelledSteps:
-    """Steps that a label names. `group` maps activity rows to an index into `labels`, MISSING outside.
+    """Steps that a label names, and passes that the window's end cut before their label was written (label None).
+
+    `group` maps activity rows to an index into `labels`, MISSING outside.
 
     `parent[i]` is the group that group i is a draft pass of, or MISSING; `spans` are the host ranges, for other
     host events to be placed in; the first `host_groups` groups have such a range, the others only a label on the
     device.
     """
 
-    labels: tuple[Label, ...]
+    labels: tuple[Label | None, ...]
     parent: tuple[int, ...]
     group: Ints
     spans: SpanMap
@@ -87,11 +95,14 @@ def labelled_steps(
     spans, host_groups = SpanMap(host.assign(owner=owner)[owner >= 0]), len(labels)
     group = np.where(submission.known, spans.locate(submission.thread, submission.time_ns), MISSING)
     group = _from_device(device, host, owner, table, activity, group, labels, parents)
+    group, cut = _cut_passes(group, submission, category, len(labels))
     group = _tails(group, submission, category)
+    group = _single(group, len(labels), np.asarray(category.isin(_LAYERS)))
     group = between(group, activity, submission)
     if not (group >= 0).any():
         return None
-    return LabelledSteps(tuple(labels), tuple(parents), group, spans, host_groups)
+    every = (*labels, *(None,) * cut)
+    return LabelledSteps(every, (*parents, *(MISSING,) * cut), group, spans, host_groups)
 
 
 def _nest(host: pd.DataFrame, labels: tuple[Label, ...]) -> tuple[list[Label], list[int], Ints]:
@@ -170,6 +181,41 @@ def _lanes(device: pd.Series, stream: pd.Series) -> Ints:
     """One number per (device, stream)."""
     lanes: Ints = (device.to_numpy(np.int64) << 40) + stream.to_numpy(np.int64)
     return lanes
+
+
+def _cut_passes(group: Ints, submission: Submission, category: pd.Categorical, groups: int) -> tuple[Ints, int]:
+    """Give what runs from where layers begin again after a thread's last label a group of its own; how many those are.
+
+    Args:
+        groups: how many groups there are, which the new ones are counted from.
+    """
+    out, cut = group.copy(), 0
+    layers, samples, embeds = (category.isin(kinds) for kinds in (_LAYERS, ("sampling",), ("embedding",)))
+    for thread in np.unique(submission.thread[submission.known]).tolist():
+        rows = np.flatnonzero(submission.thread == thread)
+        rows = rows[np.argsort(submission.time_ns[rows], kind="stable")]
+        placed = np.flatnonzero(group[rows] >= 0)
+        if not len(placed):
+            continue
+        outside = np.flatnonzero(layers[rows] & (group[rows] < 0))
+        later = outside[outside > placed[-1]]
+        if not len(later) or ((outside > placed[0]) & (outside < placed[-1])).any():
+            continue
+        since = np.arange(placed[-1] + 1, later[0])
+        sampled, looked_up = since[samples[rows[since]]], since[embeds[rows[since]]]
+        # Before the sampling, a lookup may pick the rows that get logits; after it, only the next pass looks up.
+        looked_up = looked_up[looked_up > sampled[-1]][:1] if len(sampled) else looked_up[-1:]
+        begin = looked_up[0] if len(looked_up) else sampled[-1] + 1 if len(sampled) else later[0]
+        out[rows[begin:]] = groups + cut
+        cut += 1
+    return out, cut
+
+
+def _single(group: Ints, groups: int, layers: npt.NDArray[np.bool_]) -> Ints:
+    """Leave out what holds more layers than any labelled step: several passes that no label tells apart."""
+    count = np.bincount(group[(group >= 0) & layers], minlength=groups)
+    several = np.flatnonzero(count > count[:groups].max(initial=0))
+    return np.where(np.isin(group, several), MISSING, group)
 
 
 def _tails(group: Ints, submission: Submission, category: pd.Categorical) -> Ints:
