@@ -106,7 +106,7 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
         "TTFT",
         "Time to first token: from the first GPU activity of the prompt to the end of the step that gives it.",
     ),
-    "tpot": ("TPOT", "Time per output token: from one token of a sequence to its next, the gaps between steps included."),
+    "tpot": ("TPOT", "Time per output token: from one token of a sequence to its next, gaps between steps included."),
     "grid-fill": ("Grid fill", "Blocks of the kernel over the number of multiprocessors, at most 1."),
 }
 """Anchor -> (term, meaning). Every term has an anchor `def-...` on the page."""
