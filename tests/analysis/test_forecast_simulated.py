@@ -22,6 +22,7 @@ from traceanalyzer.simulate.write import simulate
 
 LARGE = Scenario(output=6)  # 8 billion parameters on an A100: bound by memory
 SMALL = Scenario(output=6, model="qwen2.5-0.5b")  # bound by its host
+GRAPH = replace(LARGE, mode="graph")  # no shapes: the model as the recorder describes it
 EXPERTS = Scenario(output=6, model="qwen3-30b-a3b", gpu="h100-sxm-80gb", batch=8)
 H100 = "h100-sxm-80gb"
 COMPUTE, BANDWIDTH = 989 / 312, 3350 / 2039
@@ -59,6 +60,9 @@ def decode(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Scenario], Ste
         (SMALL, lambda m: m.with_device(COMPUTE, BANDWIDTH), {"gpu": H100}, 0.03),
         (SMALL, lambda m: with_sequences(m, 8), {"batch": 8}, 0.03),
         (SMALL, lambda m: m.without_idle(*LAUNCH), {"mode": "graph"}, 0.05),
+        (GRAPH, lambda m: m.with_weights(0.5, QUANTISED_EFFECT), {"weights": "int8"}, 0.06),
+        (GRAPH, lambda m: m.with_device(COMPUTE, BANDWIDTH), {"gpu": H100}, 0.03),
+        (GRAPH, lambda m: with_sequences(m, 8), {"batch": 8}, 0.03),
         (EXPERTS, lambda m: with_sequences(m, 4), {"batch": 32}, 0.15),
     ],
 )

@@ -183,3 +183,30 @@ def test_a_model_that_is_not_described_well_enough_gives_no_floor(more: Mapping[
     found = floor.decode_floor(replayed(GRAPH | dict(more)))
     assert found is not None
     assert (found.weight_bytes, found.floor_ns, found.source) == (None, None, "none")
+
+
+def test_the_kernels_of_a_replayed_step_share_the_models_work_by_their_time() -> None:
+    rows = [
+        {"start": 0, "duration": 15_000_000, "category": "gemm", "dtype": "bf16", "step": 0},
+        {"start": 15_000_000, "duration": 5_000_000, "name": 1, "category": "gemm", "dtype": "bf16", "step": 0},
+        {"start": 20_000_000, "duration": 1_000_000, "name": 2, "category": "attention", "dtype": "bf16", "step": 0},
+    ]
+    steps = [{"phase": "decode", "start": 0, "end": 21_000_000, "tokens": 4, "sequences": 4, "context_sum": 4_000}]
+    built = line(rows, steps=steps)
+    block: dict[str, object] = {"schema": 1, "model": GRAPH | {"heads": 32}}
+    told = replace(built, trace=replace(built.trace, metadata=Metadata(collector=block)))
+    found = step_model(told, account(told), "decode")
+    assert found is not None
+    assert found.described
+    shared = found.rows.set_index("name")
+    read = 16 * GB - 128_000 * 4_096 * 2
+    assert shared.loc[0, "weight_bytes"] == pytest.approx(read * 3 / 4)
+    assert shared.loc[1, "flops"] == pytest.approx(read / 4 / 2 * 2 * 4)  # 2 bytes each, 2 FLOPs for each of 4 tokens
+    assert shared.loc[0, "memory_ns"] == pytest.approx(read * 3 / 4 / BYTES_PER_NS)
+    assert shared.loc[2, "kv_bytes"] == 131_072 * 4_000
+    assert shared.loc[2, "flops"] == pytest.approx(4 * 32 * 4_000 * 128 * 32)  # 4 H k d in each of 32 layers
+    assert found.known_share == 1.0
+    bare = step_model(built, account(built), "decode")
+    assert bare is not None
+    assert not bare.described
+    assert bare.known_share == 0.0

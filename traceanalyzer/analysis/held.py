@@ -49,6 +49,19 @@ class KvCache:
     assumptions: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Described:
+    """A model as its recorder describes it: weight bytes that a step reads, FLOPs per byte of them and token.
+
+    `kv_bytes_per_token` and the FLOPs that a decode step's attention does per byte of cache are None where unknown.
+    """
+
+    weight_bytes: float
+    flops_per_weight_byte: float
+    kv_bytes_per_token: float | None
+    flops_per_kv_byte: float | None
+
+
 def _recorded(trace: Trace) -> Mapping[str, object]:
     """The recorder's facts about the model; empty without a recorder."""
     model = (trace.metadata.collector or {}).get("model")
@@ -95,19 +108,33 @@ def weights(timeline: Timeline, read: float | None) -> Weights | None:
     return Weights(read, "shapes", assumptions=("held_at_least_read",))
 
 
-def read_by_model(timeline: Timeline) -> float | None:
-    """Weight bytes that a step of the recorded model reads at least: all it holds but the input embedding.
+def described(timeline: Timeline) -> Described | None:
+    """What a step of the recorded model reads: all weights it holds but the input embedding, and its cache.
 
-    None where the recorder does not say enough, for a mixture of experts, and where ranks divide the model.
+    None where the recorder does not say enough, for a mixture of experts, and where ranks divide the model. A weight
+    takes part in one multiply-add per token. A query head does two multiply-adds with each pair of elements of its key
+    head's cache, one of the key's and one of the value's.
     """
-    facts = _recorded(timeline.trace)
-    found = weights(timeline, None)
+    facts, found = _recorded(timeline.trace), weights(timeline, None)
     if found is None or found.source != "recorder" or facts.get("experts") or not _alone(timeline.trace):
         return None
-    if facts.get("tied_embeddings") is True:
-        return found.held
-    vocab, hidden, size = _number(facts, "vocab"), _number(facts, "hidden"), _size(facts, "dtype")
-    return found.held - vocab * hidden * size if vocab and hidden and size else None
+    size, count = _size(facts, "dtype"), _number(facts, "parameters")
+    read: float | None = found.held
+    if facts.get("tied_embeddings") is not True:
+        vocab, hidden = _number(facts, "vocab"), _number(facts, "hidden")
+        read = found.held - vocab * hidden * size if vocab and hidden and size else None
+    each = found.held / count if count else size
+    if not read or read <= 0 or not each:
+        return None
+    cache = kv_cache(timeline, None)
+    heads, kv_heads = _number(facts, "heads"), _number(facts, "kv_heads")
+    stored = _size(facts, "kv_dtype") or size
+    return Described(
+        weight_bytes=read,
+        flops_per_weight_byte=2.0 / each,
+        kv_bytes_per_token=cache.bytes_per_token if cache else None,
+        flops_per_kv_byte=2.0 * heads / kv_heads / stored if heads and kv_heads and stored else None,
+    )
 
 
 def _calls(timeline: Timeline) -> list[tuple[int, OpModel, Signature]]:

@@ -28,6 +28,9 @@ from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 from traceanalyzer.analysis.turns import Turns
 
+_SURE = 0.8
+"""Confidence in a prediction from a step of fully known work."""
+
 MOST_SEQUENCES = 4096
 """No larger batch is tried where neither the ridge nor the memory is known to cap it."""
 
@@ -180,6 +183,7 @@ def batching(model: StepModel, room: int | None, turns: Turns | None = None) -> 
     assumptions = ["same_context", "weights_read_once"]
     if experts.any():
         assumptions += ["experts_drawn_evenly" if drawn else "experts_grow_with_batch"]
+    assumptions += ["work_from_model"] if model.described else []
     assumptions += ["kv_room_unknown"] if room is None else []
     return Batching(
         points=tuple(_points(model, now, cap or MOST_SEQUENCES)),
@@ -188,7 +192,9 @@ def batching(model: StepModel, room: int | None, turns: Turns | None = None) -> 
         efficiency=efficiency,
         effective_batch=efficiency * there if efficiency is not None else None,
         streams=None if turns is None else in_turns.sequences if in_turns else 1,
-        confidence=round(0.8 * model.known_share * (1.0 if room is not None else 0.8), 2),
+        confidence=round(
+            _SURE * model.known_share * (0.8 if room is None else 1.0) * (0.8 if model.described else 1.0), 2
+        ),
         assumptions=tuple(assumptions),
     )
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis import intervals
+from traceanalyzer.analysis.forecast.described import with_described_work
 from traceanalyzer.analysis.forecast.gaps import Gaps, classed_gaps
 from traceanalyzer.analysis.forecast.model import COLUMNS, WORK, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
@@ -64,17 +65,20 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
     idle = _idle(ledger, phase, max(mean - busy, 0.0))
     late = gaps.late & gaps.inside
     waits = min(float((gaps.end - gaps.start)[late].sum()) / count, idle.get("idle_launch", 0.0))
+    tokens, context_sum = _mean(steps["tokens"]), _mean(steps["context_sum"])
+    told = with_described_work(rows, timeline, tokens, context_sum) if phase == "decode" else None
     return StepModel(
         phase=phase,
         steps=count,
-        rows=rows,
+        rows=rows if told is None else told,
+        described=told is not None,
         idle_ns=MappingProxyType(idle),
         host_ns=hidden + waits,
         own_host_ns=_own_host(timeline, steps, wall),
         late_latency_ns=float(late.sum()) / count * gaps.latency_ns,
-        tokens=_mean(steps["tokens"]),
+        tokens=tokens,
         sequences=_mean(steps["sequences"]),
-        context_sum=_mean(steps["context_sum"]),
+        context_sum=context_sum,
         output_tokens=_output(steps, phase),
     )
 

@@ -92,6 +92,7 @@ class StepModel:
         host_ns: what the host takes to issue the hidden kernels: their time and the gaps after them.
         own_host_ns: what the host takes for the step when it never waits for the device; 0 unknown.
         late_latency_ns: what would remain of the gaps in which the host was late, had it been in time.
+        described: the work of some rows is the recorder's description of the model, shared out by time.
         limited_ns: how much of the idle time is there only because of `own_host_ns`.
         tokens, sequences, context_sum: means per step, None unknown.
         output_tokens: tokens that the step gives: decode's one per sequence, prefill's tokens read; None unknown.
@@ -109,6 +110,7 @@ class StepModel:
     own_host_ns: float = 0.0
     late_latency_ns: float = 0.0
     limited_ns: float = 0.0
+    described: bool = False
 
     @property
     def durations(self) -> Floats:

@@ -40,6 +40,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     "weights_read_once": "Weights are read once a step, however many sequences it has; all else grows with them.",
     "experts_grow_with_batch": "Experts are taken to be read as often as sequences grow, so batching gains nothing "
     "there.",
+    "work_from_model": "The step carries no shapes; its weights and cache are those of the model as the recorder "
+    "describes it, divided among its kernels by time.",
     "kv_room_unknown": "How many sequences fit in memory is not known.",
     # prefill ideal
     "causal_half": "Causal attention counts only the pairs it may look at.",
