@@ -174,7 +174,7 @@ def test_a_replayed_step_has_the_floor_of_the_recorded_model() -> None:
     assert found.weight_bytes == 16 * GB - 128_000 * 4_096 * 2
     assert found.kv_bytes == 2 * 32 * 8 * 128 * 2 * 4_000
     assert found.bytes_ns == pytest.approx((found.weight_bytes + found.kv_bytes) / BYTES_PER_NS)
-    assert (found.source, found.confidence) == ("model", 0.7)
+    assert (found.source, found.confidence) == ("model-config", 0.7)
     assert "bytes_from_model" in found.assumptions
 
 

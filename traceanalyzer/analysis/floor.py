@@ -163,7 +163,7 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
 def _by_model(timeline: Timeline) -> tuple[float | None, str]:
     """Weight bytes of a step by the recorder's facts about the model, and the source that this is."""
     model = held.described(timeline)
-    return (model.weight_bytes, "model") if model else (None, "none")
+    return (model.weight_bytes, "model-config") if model else (None, "none")
 
 
 def _kv_kept(timeline: Timeline, context: float | None) -> float | None:
