@@ -79,6 +79,8 @@ CASES: dict[str, tuple[str, Scenario, Scenario]] = {
     "token read every step": ("d2h_sync_per_token", replace(GRAPH, costs=SLOW_HOST),
                               replace(GRAPH, costs=SLOW_HOST, sync_every_step=False)),
     "turns": ("requests_in_turns", replace(SMALL, batch=4, together=False), replace(SMALL, batch=4)),
+    "turns of groups": ("requests_in_turns", replace(SMALL, batch=8, together=False, group_size=3),
+                        replace(SMALL, batch=8)),
     "batch": ("decode_batch_below_ridge", SMALL, replace(SMALL, batch=8)),
     "batch of 4": ("decode_batch_below_ridge", replace(SMALL, batch=4), replace(SMALL, batch=32)),
     "weights": ("weights_dominate", BIG, replace(BIG, weights="int8")),
