@@ -11,7 +11,9 @@ from tests.findings.made import US, asked, gemm, phase, small
 from traceanalyzer import analyze, read_trace
 from traceanalyzer.analysis import pipeline
 from traceanalyzer.errors import TraceAnalyzerError
-from traceanalyzer.findings.evaluate import evaluate, quantised
+from traceanalyzer.findings.answer import BOUNDS
+from traceanalyzer.findings.evaluate import _expected, evaluate, quantised
+from traceanalyzer.findings.model import Finding
 from traceanalyzer.findings.registry import RULES, WINDOW
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,8 +69,13 @@ def test_every_rule_answers_on_recorded_traces(traces: Path, name: str) -> None:
     order = ["found", "error", "passed", "not_applicable"]
     places = [order.index(finding.status) for finding in findings]
     assert places == sorted(places)
-    shares = [finding.saving_share_of_span or 0.0 for finding in findings if finding.status == "found"]
-    assert shares == sorted(shares, reverse=True)
+    of_any_bound = {rule.id for rule in RULES if set(rule.relieves) == set(BOUNDS)}
+    expected = [
+        (finding.saving_share_of_span or 0.0) * (finding.confidence or 0.0)
+        for finding in findings
+        if finding.status == "found" and finding.id in of_any_bound
+    ]
+    assert expected == sorted(expected, reverse=True)
     names = set(analysis.main.timeline.table["name"])
     for finding in findings:
         assert (finding.reason is None) == (finding.status == "found")
@@ -127,3 +134,12 @@ def test_the_report_holds_the_findings_in_sentences() -> None:
         assert "_" not in finding.title
         assert (finding.action is None) == (finding.status != "found")
         assert finding.status == "found" or (finding.reason or "").endswith(".")
+
+
+def test_a_change_beside_what_binds_the_phase_counts_half() -> None:
+    batch = Finding("decode_batch_below_ridge", "found", phase="decode", saving_share_of_span=0.7, confidence=0.6)
+    graphs = Finding("launch_bound_decode", "found", phase="decode", saving_share_of_span=0.3, confidence=0.9)
+    assert _expected(batch, {"decode": "host"}) == pytest.approx(0.7 * 0.6 / 2)
+    assert _expected(batch, {"decode": "host"}) < _expected(graphs, {"decode": "host"}) == pytest.approx(0.27)
+    for bound in ("memory", "mixed", "unknown"):
+        assert _expected(batch, {"decode": bound}) == pytest.approx(0.7 * 0.6)

@@ -48,7 +48,8 @@ def test_tokens_per_second_say_while_doing_what() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "said"),
-    [(1 / 512, "One decode step does 1/512 of the prefill's work."), (0.1, "One decode step does 1/10 of"),
+    [(1 / 512, "One decode step does 1/512 of the prefill's arithmetic, and takes 34 % of its time."),
+     (0.1, "One decode step does 1/10 of"),
      (0.61, "One decode step does 61 % of"), (None, "")],
 )  # fmt: skip
 def test_the_work_of_a_step_is_set_against_the_whole_prefill(ratio: float | None, said: str) -> None:
@@ -74,13 +75,13 @@ def test_without_limits_it_says_once_how_to_supply_them() -> None:
 def test_one_step_has_no_percentiles() -> None:
     first = first_screen(factory.graph_decode())
     assert {fact.label: str(fact.figure) for fact in first.speed}["Decode, one step"] == "5.21 ms"
-    assert first.step_head == "Step"
+    assert first.step_head == "GPU time"
     assert first.phases[0].step_in_words == "5.21 ms, one step"
     for rendering in (markdown.render, text.render, html.render):
         assert not re.search(r"\bp\d\d\b", rendering(factory.graph_decode()).partition("<script type=")[0])
     many = first_screen(factory.gpu_generation())
     assert {"TPOT p50", "TPOT p99"} <= {fact.label for fact in many.speed}
-    assert many.step_head == "Step p50"
+    assert many.step_head == "GPU time, p50"
     assert [line.step_in_words for line in many.phases][:2] == ["60.4 ms, one step", "20.4 ms"]
 
 
@@ -110,5 +111,6 @@ def test_a_simulated_run_says_so_first_everywhere() -> None:
 def test_the_verdict_names_the_first_thing_to_do() -> None:
     page = html.render(factory.gpu_generation())
     card = page[page.index('<section class="verdict') : page.index("</section>", page.index('<section class="verdict'))]
-    assert '<a href="#finding-batch">Decode more sequences together</a>' in card
-    assert "saves 50\u00a0% of the time per token" in card  # no figure parts from its unit
+    (first, *_) = first_screen(factory.gpu_generation()).actions
+    assert f'<a href="#finding-batch">{first.action}</a>' in card
+    assert "7.5\u00a0\u00d7 the tokens per second, then " in card  # no figure parts from its unit

@@ -14,8 +14,7 @@ from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.what_if import changes_view, memory_view
 
 
-def test_findings_come_by_the_share_of_the_recorded_time_they_save() -> None:
-    """Half of a prefill that takes a fiftieth of the time is less than a tenth of decode; what is not known is last."""
+def test_findings_come_in_the_order_of_the_document() -> None:
     report = factory.gpu_generation(findings=[
         factory.finding("unknown", "Unknown", "found", action="?"),
         factory.finding("prefill", "Prefill", "found", phase="prefill", saving_share=0.5),
@@ -24,8 +23,8 @@ def test_findings_come_by_the_share_of_the_recorded_time_they_save() -> None:
     ])  # fmt: skip
     view = findings_view(report)
     assert view is not None
-    assert [row.title for row in view.found] == ["Span", "Decode", "Prefill", "Unknown"]
-    assert [row.saving for row in view.found] == ["saves 10 % of a step"] * 2 + ["saves 50 % of a step", ""]
+    assert [row.title for row in view.found] == ["Unknown", "Prefill", "Decode", "Span"]
+    assert [row.saving for row in view.found] == ["", "saves 50 % of a step"] + ["saves 10 % of a step"] * 2
 
 
 def test_a_finding_says_what_it_saves_and_what_comes_of_it() -> None:

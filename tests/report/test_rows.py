@@ -88,11 +88,11 @@ def test_a_figure_above_the_limit_is_marked_and_its_meter_is_full() -> None:
     assert (bandwidth.low, bandwidth.figure.above_limit) == (1.0, True)
 
 
-def test_actions_come_with_the_largest_saving_first_and_at_most_three() -> None:
+def test_actions_come_in_the_order_of_the_findings_and_at_most_three() -> None:
     findings = [
         doc.Finding(id=f"f{share}", title=f"saves {share}", status="found", phase="decode", saving_us_per_step=share,
                     saving_share=share / 100, confidence=None, evidence=[], action="do it")
         for share in (3.0, 40.0, 1.0, 20.0)
     ]  # fmt: skip
     titles = [action.title for action in first_screen(factory.report(findings=findings)).actions]
-    assert titles == ["saves 40.0", "saves 20.0", "saves 3.0"]
+    assert titles == ["saves 3.0", "saves 40.0", "saves 1.0"]

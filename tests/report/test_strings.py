@@ -160,12 +160,14 @@ def test_the_headline_names_the_figures_it_rests_on_and_leaves_out_what_is_not_k
         "Decode is bound by memory bandwidth: it uses 37 % of the memory bandwidth and 0.2 % of the compute peak. "
         "A step takes 20.1 ms from start to start, 2.7 \u00d7 its floor."
     )
-    whole = replace(facts, step_bytes=16.1e9, tokens_per_step=1.0, gpu_util=0.99)
+    whole = replace(facts, step_bytes=16.1e9, sequences=1.0, gpu_util=0.99)
     assert strings.headline("memory", whole) == (
-        "Decode is bound by memory bandwidth: each step reads 16.1 GB of weights and KV cache to put out 1 token and "
-        "takes 20.1 ms, 2.7 \u00d7 its floor. The GPU is busy 99 % of the time, yet uses 37 % of its memory bandwidth "
-        "and 0.2 % of its compute peak."
+        "Decode is bound by memory: each step reads 16.1 GB of weights and KV cache for 1 sequence, 7.50 ms at full "
+        "bandwidth, 20.1 ms as measured. The GPU is busy 99 % of the time, yet decode uses 37 % of its memory "
+        "bandwidth and 0.2 % of its compute peak."
     )
+    cut = strings.HeadlineFacts(phase="decode", idle_share=0.95, whole_steps=0)
+    assert strings.headline("host", cut).startswith("No whole decode step was recorded; from what was: decode is bound")
     for bound in typing.get_args(document.Bound):
         bare = strings.headline(bound, strings.HeadlineFacts())
         assert "unknown" not in bare

@@ -41,12 +41,12 @@ from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.attribution import GRAPH_LAUNCH
 from traceanalyzer.analysis.intervals import Ints
 from traceanalyzer.analysis.timeline import Timeline, counted_steps, following
-from traceanalyzer.trace.tables import KERNEL, MEMCPY, MISSING, Trace
+from traceanalyzer.analysis.waits import waiting_calls
+from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
 LAUNCH_LATENCY_NS = 20_000
 """Within this time after its launch call returns, a kernel on an empty queue starts."""
 
-_SYNCHRONISES = re.compile("Synchronize")
 _ALLOCATES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess))")
 
 Bools = npt.NDArray[np.bool_]
@@ -81,19 +81,6 @@ def per_phase(phase: Ints, names: npt.ArrayLike, bucket: str, ns: Ints) -> pd.Da
     labels = np.asarray(names, object)
     total = np.bincount(phase, weights=ns, minlength=len(labels))
     return pd.DataFrame({"phase": labels, "bucket": bucket, "ns": total.astype(np.int64)})
-
-
-def host_waits(timeline: Timeline) -> Bools:
-    """Which of the trace's launches (runtime calls) kept the host waiting for the device. Shape: (launches,)."""
-    launches = timeline.trace.launches
-    waits = _named(timeline.trace, _SYNCHRONISES)[launches["name"].to_numpy(np.int64)]
-    end = (launches["start_ns"] + launches["duration_ns"]).to_numpy(np.int64)
-    copies = timeline.table[(timeline.table["kind"] == MEMCPY) & (timeline.table["launch"] >= 0)]
-    done = (copies["start_ns"] + copies["duration_ns"]).to_numpy(np.int64)
-    call = copies["launch"].to_numpy(np.int64)
-    found: Bools = waits.copy()
-    found[call[end[call] >= done]] = True
-    return found
 
 
 def _divided(timeline: Timeline, gap_start: Ints, gap_end: Ints) -> Mapping[str, Ints]:
@@ -138,7 +125,7 @@ def _host(timeline: Timeline, call: Ints, start: Ints, end: Ints) -> tuple[Ints,
     waited, allocated, outside = np.zeros((3, len(call)), np.int64)
     if not (call >= 0).any():
         return waited, allocated, outside
-    waits = host_waits(timeline)
+    waits = waiting_calls(timeline)
     allocates = _named(trace, _ALLOCATES)[launches["name"].to_numpy(np.int64)] & ~waits
     of, op_of = launches["thread"].to_numpy(np.int64), trace.ops["thread"].to_numpy(np.int64)
     root = trace.ops["parent"].to_numpy() < 0

@@ -7,21 +7,30 @@ and are not counted.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from traceanalyzer.analysis.intervals import Ints
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import MEMCPY
 
+Bools = npt.NDArray[np.bool_]
 
-def host_waits(line: Timeline) -> tuple[Ints, Ints]:
-    """Beginnings and ends of the calls that waited for the device, in order of beginning. Shapes: (n,), (n,)."""
+
+def waiting_calls(line: Timeline) -> Bools:
+    """Which of the trace's launches, the runtime calls, waited for the device. Shape: (launches,)."""
     launches = line.trace.launches
     sync = {code for code in launches["name"].unique() if "Synchronize" in line.trace.text(int(code))}
-    begin = launches["start_ns"].to_numpy(np.int64)
-    end = begin + launches["duration_ns"].to_numpy(np.int64)
-    waits = launches["name"].isin(sync).to_numpy(np.bool_).copy()
+    end = (launches["start_ns"] + launches["duration_ns"]).to_numpy(np.int64)
+    waits: Bools = launches["name"].isin(sync).to_numpy(np.bool_).copy()
     copies = line.table[(line.table["kind"] == MEMCPY) & (line.table["launch"] >= 0)]
     done = (copies["start_ns"] + copies["duration_ns"]).to_numpy(np.int64)
     call = copies["launch"].to_numpy(np.int64)
     waits[call[end[call] >= done]] = True
-    return begin[waits], end[waits]
+    return waits
+
+
+def host_waits(line: Timeline) -> tuple[Ints, Ints]:
+    """Beginnings and ends of the calls that waited for the device, in order of beginning. Shapes: (n,), (n,)."""
+    calls = line.trace.launches[waiting_calls(line)]
+    begin = calls["start_ns"].to_numpy(np.int64)
+    return begin, begin + calls["duration_ns"].to_numpy(np.int64)

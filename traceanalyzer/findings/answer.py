@@ -53,14 +53,21 @@ Need = Callable[[PhaseSubject], Refusal | None]
 """What a rule needs: None where it is there, else why the rule cannot judge."""
 
 
+BOUNDS = ("memory", "compute", "host", "communication")
+
+
 @dataclass(frozen=True)
 class Rule:
-    """One question about one phase. `judge` is only asked where every need is met."""
+    """One question about one phase. `judge` is only asked where every need is met.
+
+    `relieves` names the bounds that the change acts on: what binds a phase is attacked first.
+    """
 
     id: str
     phase: str
     needs: tuple[Need, ...]
     judge: Callable[[PhaseSubject], Answer]
+    relieves: tuple[str, ...] = BOUNDS
 
 
 def passed(code: str, **values: float | int | str) -> Refusal:

@@ -1,19 +1,20 @@
 """Asks every rule and ranks what they answer.
 
 Savings are quantised to two significant digits and to no less than a hundredth of a step, for they are no better than
-that; a rule that would save less passes. Findings come first, by what they would save of the analysed span, then what
-could not be judged, what passed, and what does not apply.
+that; a rule that would save less passes. Findings come first, by what they can be expected to save of the span: saving
+times confidence, and half of that where the change does not act on what binds its phase. Then what could not be judged,
+what passed, and what does not apply.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from traceanalyzer.analysis.pipeline import Analysis
-from traceanalyzer.findings.answer import Answer, Proposal, Refusal, Remark, Rule, not_applicable, passed
+from traceanalyzer.findings.answer import BOUNDS, Answer, Proposal, Refusal, Remark, Rule, not_applicable, passed
 from traceanalyzer.findings.model import Fact, Finding, Status, Touched
 from traceanalyzer.findings.recording import ENOUGH_STEPS, window
 from traceanalyzer.findings.registry import RULES, WINDOW
@@ -36,11 +37,18 @@ def evaluate(analysis: Analysis) -> tuple[Finding, ...]:
         else [_refused(rule.id, rule.phase, not_applicable("not_generation")) for rule in RULES]
     )
     found.append(_recording(window(analysis)))
-    return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.status), -_rank(finding))))
+    bounds = {phase: about.summary.bound.name for phase, about in subjects.items() if about is not None}
+    return tuple(sorted(found, key=lambda finding: (_ORDER.index(finding.status), -_expected(finding, bounds))))
 
 
-def _rank(finding: Finding) -> float:
-    return finding.saving_share_of_span or 0.0
+BESIDE_THE_BOUND = 0.5
+_RELIEVES = {rule.id: rule.relieves for rule in RULES}
+
+
+def _expected(finding: Finding, bounds: Mapping[str, str]) -> float:
+    bound = bounds.get(finding.phase or "", "unknown")
+    beside = bound in BOUNDS and bound not in _RELIEVES.get(finding.id, BOUNDS)
+    return (finding.saving_share_of_span or 0.0) * (finding.confidence or 0.0) * (BESIDE_THE_BOUND if beside else 1.0)
 
 
 def ask(rule: Rule, about: PhaseSubject | None) -> Finding:

@@ -183,6 +183,8 @@ def _verdict(analysis: Analysis, found: tuple[Finding, ...]) -> doc.Verdict:
             no_tensor_core_share=share("no_tensor_core"),
             gpu_util=_gpu_util(main),
             tokens_per_step=phase.tokens_mean if phase else None,
+            sequences=phase.sequences_mean if phase else None,
+            whole_steps=phase.steps if phase else None,
             ridge=ridge,
             by_tokens=bool(phase and phase.bound.by_tokens),
             no_peaks=ridge is None,

@@ -42,7 +42,7 @@ def render(report: Report) -> str:
     lines = [f"## {plain(first.title)}"]
     lines += _line(f"**{plain(first.simulated)}.** {text('simulated.meaning')}" if first.simulated else "")
     lines += ["", _joined(first.ran), "", f"**{plain(first.headline)}**"]
-    lines += _line(" ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
+    lines += _line(". ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
     lines += ["", *_quality(first)]
     lines += _line(_joined(first.service))
     lines += _side_by_side([(fact.label, fact.figure) for fact in first.speed])

@@ -33,6 +33,11 @@ def phases_of(report: Report, device: Device | None) -> list[Phase]:
     return sorted(_of(report.phases, device), key=lambda row: PHASES.index(row.phase))
 
 
+def step_count(report: Report, phase: str) -> int:
+    """How many complete steps of a phase the slowest device has."""
+    return sum(row.steps for row in phases_of(report, slowest_device(report)) if row.phase == phase)
+
+
 def ledger_of(report: Report, device: Device | None) -> list[LedgerRow]:
     """The ledger of one device, in the document's order."""
     return _of(report.ledger, device)

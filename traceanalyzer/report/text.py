@@ -50,7 +50,7 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
     yield Text()
     yield _text(first.headline, "bold cyan")
     if first.confidence or first.does_not_help:
-        yield _text(" ".join(part for part in (first.confidence, first.does_not_help) if part))
+        yield _text(". ".join(part for part in (first.confidence, first.does_not_help) if part))
     yield Text()
     yield from _quality(first)
     if first.service:
@@ -60,7 +60,7 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
     if first.work_ratio:
         yield _indented(first.work_ratio)
     if first.meters:
-        yield from (Text(), _heading("meters.title"), _meters(first.meters))
+        yield from (Text(), _heading(first.meters_title), _meters(first.meters))
     if first.phases:
         yield from (Text(), _phases(first))
     if first.floor:

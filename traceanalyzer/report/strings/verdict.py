@@ -18,10 +18,10 @@ class HeadlineFacts:
     """What a headline may quote; None where it is not known. Shares are of the phase's time, or of a peak.
 
     `step_us` is the step's time, or where `floor_ratio` is known the time that is set against the floor;
-    `step_bytes` the weights and KV cache that a decode step reads. `phase` is
-    the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound follows from
-    `tokens_per_step` against the `ridge` (FLOP per byte), because the work of the kernels is not recorded. `no_peaks`:
-    the limits of the device are not known.
+    `step_bytes` the weights and KV cache that a decode step reads for its `sequences`; `whole_steps` how many were
+    recorded whole. `phase` is the phase the verdict speaks about, None for the whole run. `by_tokens`: the bound
+    follows from `tokens_per_step` against the `ridge` (FLOP per byte), because the work of the kernels is not recorded.
+    `no_peaks`: the limits of the device are not known.
     """
 
     workload: str = "unknown"
@@ -38,6 +38,8 @@ class HeadlineFacts:
     gpu_util: float | None = None
     on_cpu: bool = False
     tokens_per_step: float | None = None
+    sequences: float | None = None
+    whole_steps: int | None = None
     ridge: float | None = None
     by_tokens: bool = False
     no_peaks: bool = False
@@ -87,6 +89,8 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
     limits = "without the device's peaks" if facts.no_peaks else "from this trace"
     opening = _OPENINGS.get(bound, _OPENINGS["unknown"]).format(subject, within=subject.lower(), limits=limits)
     text = _sentence(opening, said)
+    if facts.phase and facts.whole_steps == 0:
+        return f"No whole {facts.phase} step was recorded; from what was: {text[0].lower()}{text[1:]}"
     return " ".join([text, *_step_sentence(facts)])
 
 
@@ -118,22 +122,23 @@ def _by_tokens(subject: str, facts: HeadlineFacts) -> str:
 
 def _reads(facts: HeadlineFacts) -> str:
     """The lesson in the run's own numbers: what a step reads for its few tokens, and that busy is not useful."""
-    reads = f"each step reads {fmt.size(facts.step_bytes)} of weights and KV cache{_output(facts)}"
-    against = f"takes {fmt.duration(facts.step_us)}, {fmt.factor(facts.floor_ratio)} its floor"
+    reads = f"each step reads {fmt.size(facts.step_bytes)} of weights and KV cache{_served(facts)}"
+    least = fmt.duration((facts.step_us or 0.0) / (facts.floor_ratio or 1.0))
+    against = f"{least} at full bandwidth, {fmt.duration(facts.step_us)} as measured"
     used = [f"{fmt.percent(share)} of its {what}"
             for share, what in ((facts.bandwidth_share, "memory bandwidth"), (facts.compute_share, "compute peak"))
             if fmt.known(share)]  # fmt: skip
-    said = f"Decode is bound by memory bandwidth: {reads} and {against}."
+    said = f"Decode is bound by memory: {reads}, {against}."
     if facts.gpu_util is None or not used:
         return said
-    return f"{said} The GPU is busy {fmt.percent(facts.gpu_util)} of the time, yet uses {' and '.join(used)}."
+    return f"{said} The GPU is busy {fmt.percent(facts.gpu_util)} of the time, yet decode uses {' and '.join(used)}."
 
 
-def _output(facts: HeadlineFacts) -> str:
-    if not fmt.known(facts.tokens_per_step):
+def _served(facts: HeadlineFacts) -> str:
+    if not fmt.known(facts.sequences):
         return ""
-    count = fmt.count(facts.tokens_per_step)
-    return f" to put out {count} {'token' if count == '1' else 'tokens'}"
+    count = fmt.count(facts.sequences)
+    return f" for {count} {'sequence' if count == '1' else 'sequences'}"
 
 
 def _no_tensor_core_clause(facts: HeadlineFacts) -> str | None:

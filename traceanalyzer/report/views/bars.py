@@ -162,7 +162,7 @@ def prefill_view(report: Report) -> FloorView | None:
         ("rest", ideal.measured_us - ideal.ideal_us, text("floor.rest_ideal")),
     ]
     return FloorView(
-        lead=prefill_lead(ideal),
+        lead=prefill_lead(ideal, rows.step_count(report, "prefill")),
         slope="",
         above_limit=ideal.ideal_us > LIMIT_TOLERANCE * ideal.measured_us,
         segments=tuple(_stack(parts, scale)),

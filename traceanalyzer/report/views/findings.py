@@ -1,7 +1,6 @@
-"""The findings: what would save time, worst first, each with its evidence; and the rules that found nothing.
+"""The findings: what would save time, as the document ranks it, with its evidence; and the rules that found nothing.
 
-What could be wrong: savings are of one change alone and do not add up; a finding whose saving is not known comes last,
-however much it may save.
+What could be wrong: savings are of one change alone and do not add up.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Finding, Report
+from traceanalyzer.report.sections import PhaseName
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.views.kernel_names import SHOWN, labels
 from traceanalyzer.report.views.pieces import Fact, Figure
@@ -76,7 +76,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class FindingsView:
-    """What was found, by saving, and the other rules under a line that counts them."""
+    """What was found, most worthwhile first, and the other rules under a line that counts them."""
 
     found: tuple[FindingView, ...]
     others: tuple[tuple[str, str, tuple[Judged, ...]], ...]
@@ -88,11 +88,10 @@ def findings_view(report: Report) -> FindingsView | None:
     if not report.findings:
         return None
     device = rows.slowest_device(report)
-    shares: dict[str, float] = {row.phase: row.time_share for row in rows.phases_of(report, device)}
+    rates = {row.phase: row.tokens_per_s for row in rows.phases_of(report, device)}
     found = [finding for finding in report.findings if finding.status == "found"]
-    found.sort(key=lambda finding: _rank(finding, shares))
     taken: set[str] = set()
-    views = tuple(_finding(finding, number, taken) for number, finding in enumerate(found, start=1))
+    views = tuple(_finding(finding, number, taken, rates) for number, finding in enumerate(found, start=1))
     others = []
     for status in ("passed", "not_applicable", "error"):
         judged = tuple(Judged(row.title, row.reason or "") for row in report.findings if row.status == status)
@@ -104,15 +103,7 @@ def findings_view(report: Report) -> FindingsView | None:
     return FindingsView(views, tuple(others), "" if views else nothing)
 
 
-def _rank(finding: Finding, shares: Mapping[str, float]) -> tuple[bool, float]:
-    """By the share of the span saved; where only that of a step is known, by it times the phase's share."""
-    share = finding.saving_share_of_span
-    if share is None and finding.saving_share is not None:
-        share = finding.saving_share * shares.get(finding.phase or "", 1.0)
-    return (share is None, -(share or 0.0))
-
-
-def _finding(finding: Finding, number: int, taken: set[str]) -> FindingView:
+def _finding(finding: Finding, number: int, taken: set[str], rates: Mapping[PhaseName, float | None]) -> FindingView:
     anchor = f"finding-{finding.id}" if _PLAIN_ID.fullmatch(finding.id) else f"finding-{number}"
     if anchor in taken:
         anchor = f"finding-{number}-again"
@@ -123,7 +114,7 @@ def _finding(finding: Finding, number: int, taken: set[str]) -> FindingView:
         title=finding.title,
         phase_label=strings.phase_label(finding.phase) if finding.phase else "",
         share_of_span="" if span is None else text("phases.share_of_span", share=fmt.percent(span)),
-        saving=_saving(finding),
+        saving=_saving(finding, rates.get(finding.phase) if finding.phase else None),
         then=_then(finding),
         confidence="" if confidence is None else text("actions.confidence", share=fmt.percent(confidence)),
         figures=_figures(finding),
@@ -141,9 +132,11 @@ def _more_per_step(finding: Finding) -> bool:
     return bool(saved and share and then) and (then or 0.0) > 1.15 * ((saved or 0.0) / (share or 1.0) - (saved or 0.0))
 
 
-def _saving(finding: Finding) -> str:
+def _saving(finding: Finding, rate: float | None) -> str:
     share = fmt.percent(finding.saving_share)
     if _more_per_step(finding):
+        if rate and finding.predicted_tokens_per_s:
+            return text("actions.saving_rate", ratio=fmt.factor(finding.predicted_tokens_per_s / rate))
         return text("actions.saving_per_token", share=share)
     if finding.saving_us_per_step is None:
         known = finding.saving_share is not None

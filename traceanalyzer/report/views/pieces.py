@@ -131,12 +131,14 @@ def limits_known(device: Device | None) -> bool:
     return device is None or bool(device.bandwidth_gbs and device.peaks_tflops)
 
 
-def prefill_lead(ideal: PrefillIdeal) -> str:
-    """The prefill against its ideal, in a sentence; empty where the ideal is not known."""
+def prefill_lead(ideal: PrefillIdeal, steps: int) -> str:
+    """The prefill against its ideal, of so many steps together, in a sentence; empty where the ideal is not known."""
     if ideal.ideal_us is None:
         return ""
     ratio = text("floor.prefill_ratio", ratio=fmt.factor(ideal.ratio))
     measured, least = fmt.duration(ideal.measured_us), fmt.duration(ideal.ideal_us)
+    if steps > 1:
+        return text("floor.prefills_lead", count=fmt.count(steps), measured=measured, ideal=least, ratio=ratio)
     return text("floor.prefill_lead", measured=measured, ideal=least, ratio=ratio)
 
 

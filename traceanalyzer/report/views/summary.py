@@ -36,6 +36,9 @@ from traceanalyzer.report.views.pieces import (
 _SEVERITY_ORDER = ("error", "warning", "info")
 _ACTIONS = 3
 _VISIBLE_BAND = 0.005
+_ENOUGH_FOR_P99 = 100
+BUSY = 0.5
+"""From this GPU-Util on, a reader has to be told that busy is not useful; below it, idleness is the news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class FirstScreen:
     service: tuple[Fact, ...]
     speed: tuple[Fact, ...]
     work_ratio: str
+    meters_title: str
     meters: tuple[Meter, ...]
     phases: tuple[PhaseLine, ...]
     step_head: str
@@ -113,11 +117,12 @@ def first_screen(report: Report) -> FirstScreen:
         profiling=_profiling(report),
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
+        meters_title="meters.title" if (report.span.gpu_util or 0.0) >= BUSY else "meters.title_idle",
         meters=tuple(_meters(figures, device)),
         phases=tuple(lines),
         step_head=step_head(lines),
         floor=floor_lead(report.decode_floor) if report.decode_floor else "",
-        ideal=prefill_lead(report.prefill_ideal) if report.prefill_ideal else "",
+        ideal=prefill_lead(report.prefill_ideal, rows.step_count(report, "prefill")) if report.prefill_ideal else "",
         limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
         work_ratio=_work_ratio(report),
         actions=tuple(row for row in findings.found if row.action)[:_ACTIONS] if findings else (),
@@ -231,6 +236,8 @@ def _speed(figures: Mapping[str, float]) -> list[Fact]:
         ("speed.in", fmt.rate(figures.get("prefill.tokens_per_s"), "tokens")),
         ("speed.mixed", fmt.rate(figures.get("mixed.tokens_per_s"), "tokens")),
     ]
+    if "decode.sequences_mean" in figures:
+        facts.append(("speed.sequences", fmt.count(figures["decode.sequences_mean"])))
     steps = figures.get("decode.steps", 0.0)
     if "request.tpot_us_p50" in figures:  # from step to step: two steps give one
         one = 0 < steps <= 2 and figures["request.tpot_us_p50"] == figures.get("request.tpot_us_p99")
@@ -247,17 +254,24 @@ def _speed(figures: Mapping[str, float]) -> list[Fact]:
 
 
 def _percentiles(key: str, figures: Mapping[str, float], template: str, one: bool) -> list[tuple[str, str]]:
-    """Median and 99th percentile, or the one time there is, which is no percentile."""
+    """Median and, of enough steps, the 99th percentile; or the one time there is, which is no percentile."""
     median = fmt.duration(figures.get(template.format("p50")))
     if one:
         return [(f"{key}_one", median)]
+    if figures.get("decode.steps", 0.0) < _ENOUGH_FOR_P99:
+        return [(key, median)]
     return [(key, median), (f"{key}_p99", fmt.duration(figures.get(template.format("p99"))))]
 
 
 def _work_ratio(report: Report) -> str:
     """How little of the prefill's work a decode step does: why the two are bound by different things."""
-    ratio = report.request.decode_step_flops_over_prefill_flops if report.request else None
-    return text("speed.work_ratio", share=fmt.fraction(ratio)) if fmt.known(ratio) else ""
+    request = report.request
+    if request is None or not fmt.known(request.decode_step_flops_over_prefill_flops):
+        return ""
+    share = fmt.fraction(request.decode_step_flops_over_prefill_flops)
+    if not request.ttft_us or not request.tpot_us_p50:
+        return text("speed.work_ratio", share=share)
+    return text("speed.work_and_time", share=share, time=fmt.fraction(request.tpot_us_p50 / request.ttft_us))
 
 
 def _said(notes: list[QualityNote], code: str) -> bool:
