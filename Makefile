@@ -18,7 +18,7 @@ help:
 	@echo "make test     ruff, mypy, import-linter and the tests"
 	@echo "make soak     the long stress tests, at most $(SOAK_MINUTES) minutes"
 	@echo "make bench    measure speed and memory against HTA; takes minutes and several GB of memory"
-	@echo "make samples  render the sample's page and the JSON schema anew"
+	@echo "make samples  render the samples' pages and the JSON schema anew (two minutes)"
 	@echo "make clean    remove $(VENV), $(OUT) and caches"
 
 $(BIN)/python:
@@ -65,7 +65,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
 
 samples: $(VENV)/.dev
+	@mkdir -p $(OUT)
 	$(BIN)/traceanalyzer report samples/tiny-llama-cpu.json.gz -o samples/tiny-llama-cpu.html --quiet
+	for name in alone eight; do \
+	  $(BIN)/traceanalyzer simulate --preset $$name -o $(OUT)/simulated-8b-$$name.json.gz --force; \
+	  $(BIN)/traceanalyzer report $(OUT)/simulated-8b-$$name.json.gz -o samples/simulated-8b-$$name.html --quiet; \
+	done
 	$(BIN)/python docs/schema.py > docs/report.schema.json
 
 screenshots: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""The CPU recordings against what was asked of the model, with closed forms written here."""
+"""The samples: recordings against what was asked of the model, with closed forms written here; simulated pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,10 @@ import pytest
 
 from traceanalyzer import analyze, read_trace, render
 from traceanalyzer.report.document import Report
+from traceanalyzer.report.html import from_html
+from traceanalyzer.simulate.passes import passes
+from traceanalyzer.simulate.presets import preset
+from traceanalyzer.simulate.write import simulate
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 NAMES = ("tiny-llama-cpu", "tiny-llama-cpu-batch4")
@@ -140,3 +144,45 @@ def test_a_new_recording_has_the_same_steps_and_work(tmp_path: Path) -> None:
 def test_the_page_beside_the_sample_is_what_is_rendered_now() -> None:
     kept = (SAMPLES / "tiny-llama-cpu.html").read_text(encoding="utf-8")
     assert kept == render(report("tiny-llama-cpu"), "html"), "run `make samples`"
+
+
+SIMULATED = ("simulated-8b-alone", "simulated-8b-eight")
+
+
+@cache
+def page(name: str) -> Report:
+    return from_html((SAMPLES / f"{name}.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_a_simulated_page_is_current_and_says_what_it_is(name: str) -> None:
+    text = (SAMPLES / f"{name}.html").read_text(encoding="utf-8")
+    assert render(page(name), "html") == text, "stale: `make samples`"
+    assert "no GPU ran this" in text
+
+
+def test_utilisation_is_full_and_throughput_is_not() -> None:
+    """Alone 45 tokens/s, with eight requests 120: the GPU is as busy, and the report says what to change."""
+    alone, eight = page(SIMULATED[0]), page(SIMULATED[1])
+    rates = [row.tokens_per_s for report in (alone, eight) for row in report.phases if row.phase == "decode"]
+    assert rates == [pytest.approx(45.0, rel=0.02), pytest.approx(120.0, rel=0.02)]
+    for report in (alone, eight):
+        assert report.verdict.bound == "memory"
+        assert (report.span.gpu_util or 0.0) > 0.9
+        assert (report.span.bandwidth_share or 1.0) < 0.4
+    first = eight.findings[0]
+    assert first.id == "requests_in_turns"
+    assert first.predicted_tokens_per_s == pytest.approx(8 * 45.0, rel=0.1)
+
+
+def test_a_simulated_page_is_what_the_analysis_says_of_the_run(tmp_path: Path) -> None:
+    """The first tokens of the same run, analysed now, against the page."""
+    scenario = replace(preset("eight"), output=6)
+    (written,) = simulate(scenario, tmp_path / "run.json.gz", passes)
+    fresh, kept = analyze([read_trace(written.trace)]), page(SIMULATED[1])
+    one, other = (next(row for row in report.phases if row.phase == "decode") for report in (fresh, kept))
+    assert (one.bound, one.sequences_mean) == (other.bound, pytest.approx(other.sequences_mean, rel=1e-3))
+    turns, before = (next(row for row in report.findings if row.id == "requests_in_turns") for report in (fresh, kept))
+    assert (turns.status, turns.action, turns.evidence[0]) == (before.status, before.action, before.evidence[0])
+    times = [report.decode_floor.measured_us for report in (fresh, kept) if report.decode_floor]
+    assert times[0] == pytest.approx(times[1], rel=0.02)

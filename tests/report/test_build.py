@@ -10,6 +10,7 @@ from tests.analysis.lines import device, line
 from traceanalyzer.analysis import ledger, phases, roofline
 from traceanalyzer.analysis.pipeline import DeviceAnalysis
 from traceanalyzer.report import tables
+from traceanalyzer.report.described import described
 from traceanalyzer.report.values import MAX_NAME, capped, number, us, whole
 
 
@@ -60,3 +61,16 @@ def test_cells() -> None:
     assert whole(7.0) == 7
     assert capped("x" * MAX_NAME) == "x" * MAX_NAME
     assert len(capped("x" * 70_000)) == MAX_NAME
+
+
+def test_the_model_is_the_recorders_word_and_of_the_documents_types_only() -> None:
+    block = {"model": {"name": "some/model", "layers": 32, "heads": "32", "parameters": -1, "dtype": "bf16", "odd": 1}}
+    model = described(block, 16)
+    assert model is not None
+    assert (model.name, model.layers, model.heads, model.parameters) == ("some/model", 32, None, None)
+    assert (model.dtype, model.source) == ("bf16", "recorder")
+    for nothing in (None, {}, {"model": {}}, {"model": "x"}):
+        assert described(nothing, None) is None
+        trace_only = described(nothing, 16)
+        assert trace_only is not None
+        assert (trace_only.layers, trace_only.source) == (16, "trace")

@@ -17,9 +17,9 @@ import pandas as pd
 from traceanalyzer.analysis.pipeline import Analysis
 
 CLOSE = 1e-6
-WEIGHTS = 2e-4
+WEIGHTS = 5e-4
 """The truth counts the norms' weights among what a pass reads, the analysis those of matrices: less than this share."""
-DRAWN = 0.01
+DRAWN = 0.025
 """How far a sum over layers may be from its expected value where each layer's experts are drawn."""
 OF_THE_SPAN = 0.005
 COVERED = 0.95

@@ -14,6 +14,7 @@ from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.report import document as doc
 from traceanalyzer.report import figures, findings, strings, tables
+from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
 from traceanalyzer.trace.tables import Note, Trace
 
@@ -73,7 +74,7 @@ def _run(analysis: Analysis) -> doc.Run:
     facts = _main_run(analysis)
     trace = analysis.main.timeline.trace
     producer = trace.metadata.producer or {}
-    model = doc.ModelInfo(layers=facts.layers, source="trace") if facts.layers else None
+    model = described(trace.metadata.collector, facts.layers)
     return doc.Run(
         workload=facts.workload,
         engine=facts.engine,

@@ -63,6 +63,8 @@ SUBJECTS: Mapping[str, str] = {
 }
 """Rule -> what it looks at, where nothing was found."""
 
+_FUSE = "Fuse small kernels: torch.compile, or fused norm, rotary embedding and activation kernels."
+
 ACTIONS: Mapping[str, str] = {
     "launch_bound_decode": 'Replay decode from CUDA graphs: torch.compile(mode="reduce-overhead"), or the engine\'s '
     "graph mode (drop enforce_eager).",
@@ -73,8 +75,8 @@ ACTIONS: Mapping[str, str] = {
     "weights_dominate": "Quantise the weights, and check the output quality.",
     "kv_dominates": 'Keep the KV cache in 8 bits (kv_cache_dtype="fp8"), and check the output quality.',
     "kv_cat_copies": 'Use a static or paged KV cache (cache_implementation="static", or an engine with pages).',
-    "unfused_elementwise": "Fuse them: torch.compile, or fused norm, rotary embedding and activation kernels.",
-    "unfused_elementwise_prefill": "Fuse them: torch.compile, or fused norm, rotary embedding and activation kernels.",
+    "unfused_elementwise": _FUSE,
+    "unfused_elementwise_prefill": _FUSE,
     "fp32_gemm": "Load the model in bf16 (dtype=torch.bfloat16).",
     "fp32_gemm_prefill": "Load the model in bf16 (dtype=torch.bfloat16), or at least allow TF32.",
     "math_attention": 'Use flash attention (attn_implementation="sdpa" or "flash_attention_2").',
@@ -88,7 +90,7 @@ ACTIONS: Mapping[str, str] = {
     "lm_head_all_positions": "Compute the logits of the last position only (logits_to_keep=1).",
     "communication_exposed": "Use a faster all-reduce (custom, fused with the norm), fewer ranks, or overlap it.",
     "communication_exposed_prefill": "Overlap communication with computing in chunks, or use fewer ranks.",
-    "window_cut_or_short": "Record a longer window that starts after the prompts are read.",
+    "window_cut_or_short": "Record a longer window: 16 decode steps or more, after the prefill, without stacks.",
 }
 """Rule -> what to do about it."""
 
