@@ -52,9 +52,17 @@ def test_ratios_are_taken_within_each_round(run: ModuleType) -> None:
     assert "| report / reading, wall time | 1.60 (1.50 to 2.00) | at most 2 |" in table
 
 
-def test_a_process_is_charged_with_its_own_memory(run: ModuleType) -> None:
-    small, large = (run.use_of([sys.executable, "-c", f"x = b'1' * {n}"]) for n in (1000, 300_000_000))
-    assert 250e6 < large.peak_bytes - small.peak_bytes < 350e6
+def test_a_process_is_charged_with_its_own_memory() -> None:
+    """Asked in a small process, as the benchmark is one: a child is never charged with less than its parent has."""
+    script = """
+import run, sys
+print(*(run.use_of([sys.executable, "-c", f"x = b'1' * {n}"]).peak_bytes for n in (1000, 300_000_000)))
+"""
+    folder = ROOT / "benchmarks"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=folder)
+    small, large = map(int, done.stdout.split())
+    assert small < 100e6
+    assert 250e6 < large - small < 350e6
 
 
 @pytest.mark.parametrize(("text", "bytes_"), [("500MB", 500_000_000), ("1.5 GB", 1_500_000_000), ("12", 12)])
