@@ -1,8 +1,8 @@
 """Take the documentation's screenshots of real reports, light and dark, with Chromium: `make screenshots`.
 
 Reports that are looked at: a prefill on a GPU and a decode step replayed from a graph (from the trace collection that
-lies beside the project, where it does), and the CPU sample. What could be wrong: fonts differ between machines, so the
-pictures are not compared by any test.
+lies beside the project, where it does), the CPU sample, and the page of eight simulated requests. What could be wrong:
+fonts differ between machines, so the pictures are not compared by any test.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from traceanalyzer import analyze, read_trace, render
+from traceanalyzer.report.html import from_html
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("TRACEANALYZER_SHARED", ROOT.parent / "shared")) / "traces"
@@ -24,6 +25,7 @@ REPORTS = {
     "gpu-prefill": SHARED / "h100-hf-qwen1.5-forward.json.gz",
     "graph-decode": SHARED / "mi300x-vllm-decode-full-graph.json.gz",
     "cpu-sample": ROOT / "samples" / "tiny-llama-cpu.json.gz",
+    "eight-requests": ROOT / "samples" / "simulated-8b-eight.html",
 }
 WIDTH, HEIGHT = 1200, 900
 
@@ -53,7 +55,8 @@ def main() -> None:
                 print(f"skipped {name}: {trace.name} is not here")
                 continue
             page_file = Path(folder) / f"{name}.html"
-            page_file.write_text(render(analyze([read_trace(trace)]), "html"), encoding="utf-8")
+            report = from_html(trace.read_text("utf-8")) if trace.suffix == ".html" else analyze([read_trace(trace)])
+            page_file.write_text(render(report, "html"), encoding="utf-8")
             for scheme in ("light", "dark"):
                 picture = args.out / f"{name}-{scheme}.png"
                 shoot(browser, page_file, picture, scheme, args.whole)
