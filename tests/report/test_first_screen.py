@@ -75,13 +75,13 @@ def test_without_limits_it_says_once_how_to_supply_them() -> None:
 def test_one_step_has_no_percentiles() -> None:
     first = first_screen(factory.graph_decode())
     assert {fact.label: str(fact.figure) for fact in first.speed}["Decode, one step"] == "5.21 ms"
-    assert first.step_head == "GPU time"
+    assert first.step_head == "First to last kernel"
     assert first.phases[0].step_in_words == "5.21 ms, one step"
     for rendering in (markdown.render, text.render, html.render):
         assert not re.search(r"\bp\d\d\b", rendering(factory.graph_decode()).partition("<script type=")[0])
     many = first_screen(factory.gpu_generation())
     assert {"TPOT p50", "TPOT p99"} <= {fact.label for fact in many.speed}
-    assert many.step_head == "GPU time, p50"
+    assert many.step_head == "First to last kernel, p50"
     assert [line.step_in_words for line in many.phases][:2] == ["60.4 ms, one step", "20.4 ms"]
 
 

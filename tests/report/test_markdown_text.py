@@ -126,8 +126,8 @@ def test_a_ticket_holds_what_to_do_and_the_evidence_once() -> None:
     more = [factory.finding(f"more-{at}", f"More {at}", "found", phase="decode", saving_us_per_step=1.0,
                             saving_share_of_span=1e-5, action="Do.") for at in range(3)]  # fmt: skip
     source = markdown.render(factory.gpu_generation(findings=[*factory.FINDINGS, *more]))
-    assert "2. **Replay decode from a graph** (saves 9.06 ms of a step (44 %); then 11.3 ms a step, 88.5 tokens/s; " \
-           "confidence 80 %): Use a static KV cache" in source  # fmt: skip
+    assert "2. **Replay decode from a graph** (saves 9.06 ms of a decode step (44 %); then 11.3 ms a step, 88.5 " \
+           "tokens/s; confidence 80 %): Use a static KV cache" in source  # fmt: skip
     assert source.count("Replay decode from a graph") == 1
     assert "| More 2 | Decode | 1.00 \u00b5s | unknown | unknown | unknown |" in source
     assert "Passed: 1. Not applicable: 2. Could not be judged: 1." in source

@@ -10,6 +10,7 @@ from tests.report import factory
 from traceanalyzer.report import document as doc
 from traceanalyzer.report import html, markdown, text
 from traceanalyzer.report.views.batching import batching_view
+from traceanalyzer.report.views.beyond import beyond_floor
 from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.what_if import changes_view, memory_view
 
@@ -24,7 +25,8 @@ def test_findings_come_in_the_order_of_the_document() -> None:
     view = findings_view(report)
     assert view is not None
     assert [row.title for row in view.found] == ["Unknown", "Prefill", "Decode", "Span"]
-    assert [row.saving for row in view.found] == ["", "saves 50 % of a step"] + ["saves 10 % of a step"] * 2
+    said = ["", "saves 50 % of a prefill step"] + ["saves 10 % of a decode step"] * 2
+    assert [row.saving for row in view.found] == said
 
 
 def test_a_finding_says_what_it_saves_and_what_comes_of_it() -> None:
@@ -32,7 +34,7 @@ def test_a_finding_says_what_it_saves_and_what_comes_of_it() -> None:
     assert view is not None
     graph = view.found[1]
     assert graph.anchor == "finding-decode-graph"
-    assert graph.aside == "saves 9.06 ms of a step (44 %); then 11.3 ms a step, 88.5 tokens/s; confidence 80 %"
+    assert graph.aside == "saves 9.06 ms of a decode step (44 %); then 11.3 ms a step, 88.5 tokens/s; confidence 80 %"
     assert [(fact.label, str(fact.figure)) for fact in graph.facts] == [
         ("Saves", "9.06 ms"), ("Share of the step", "44 %"), ("Share of the span", "43 %"), ("Step then", "11.3 ms"),
         ("Tokens/s then", "88.5"), ("Confidence", "80 %"),
@@ -144,3 +146,30 @@ def test_a_single_point_is_no_curve() -> None:
     assert view is not None
     assert view.svg == ""
     assert batching_view(factory.gpu_generation(batching=one.model_copy(update={"points": []}))) is None
+
+
+def test_what_a_step_spends_beyond_its_floor_is_listed() -> None:
+    """Per step of 10 ms: products 5 ms, of which 2 their bytes need; attention as its bytes; 1 ms others; 3 ms idle."""
+    base = factory.gpu_generation()
+    device, (kernel, *_), (entry, *_) = base.devices[0], base.kernels, base.ledger
+    phases = [row.model_copy(update={"steps": 2}) for row in base.phases if row.phase == "decode"]
+    place = {"phase": "decode", "rank": device.rank, "device": device.device}
+    kernels = [
+        kernel.model_copy(update={**place, "category": category, "total_us": us})
+        for category, us in (("gemm", 10_000.0), ("attention", 1_000.0), ("norm", 2_000.0), ("comm", 400.0))
+    ]
+    ledger = [
+        entry.model_copy(update={**place, "group": group, "bucket": bucket, "us": us})
+        for group, bucket, us in (("idle", "idle_launch", 6_000.0), ("idle", "idle_artefact", 9e6),
+                                  ("moving", "communication", 100.0))
+    ]  # fmt: skip
+    assert device.bandwidth_gbs is not None
+    floor = base.decode_floor.model_copy(update={  # type: ignore[union-attr]
+        "weight_bytes_read": 2_000.0 * device.bandwidth_gbs * 1e3, "kv_bytes": 500.0 * device.bandwidth_gbs * 1e3,
+        "floor_us": 2_500.0, "measured_us": 10_000.0,
+    })  # fmt: skip
+    report = base.model_copy(update={"phases": phases, "kernels": kernels, "ledger": ledger, "decode_floor": floor})
+    assert beyond_floor(report) == (
+        "Beyond the floor, on average: idle 3.00 ms, matrix products 3.00 ms, other kernels 1.00 ms."
+    )
+    assert beyond_floor(report.model_copy(update={"decode_floor": None})) == ""

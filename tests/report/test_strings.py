@@ -132,7 +132,7 @@ def test_quality_sentences_are_whole(code: str, count: int) -> None:
 
 def test_an_unknown_code_does_not_fail_a_run() -> None:
     assert strings.quality_message("never_heard_of", 1200, "x<y") == "never heard of: x<y (1,200)"
-    assert strings.assumption("never_heard_of") == strings.ruled_out("never_heard_of") == "never heard of"
+    assert strings.assumption("never_heard_of") == strings.ruled_out("never_heard_of", "decode") == "never heard of"
     assert strings.bucket_label("idle_moonlight") == "idle moonlight"
 
 

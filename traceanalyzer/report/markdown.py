@@ -49,7 +49,7 @@ def render(report: Report) -> str:
     lines += _line(plain(first.work_ratio))
     lines += _side_by_side([(meter.label, meter.figure) for meter in first.meters])
     lines += _phases(first)
-    lines += _line(" ".join(plain(part) for part in (first.floor, first.ideal, first.limits) if part))
+    lines += _line(" ".join(plain(part) for part in (first.floor, first.beyond, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
     for table in (_findings(findings_view(report), first), _ledger(ledger_view(report))):

@@ -65,6 +65,8 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
         yield from (Text(), _phases(first))
     if first.floor:
         yield from (Text(), _heading("floor.title"), _indented(first.floor))
+    if first.beyond:
+        yield _indented(first.beyond)
     if first.ideal:
         yield from (Text(), _heading("floor.prefill_title"), _indented(first.ideal))
     if first.limits:

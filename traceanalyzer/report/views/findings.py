@@ -134,15 +134,16 @@ def _more_per_step(finding: Finding) -> bool:
 
 def _saving(finding: Finding, rate: float | None) -> str:
     share = fmt.percent(finding.saving_share)
+    phase = f"{strings.phase_label(finding.phase).lower()} " if finding.phase else ""
     if _more_per_step(finding):
         if rate and finding.predicted_tokens_per_s:
             return text("actions.saving_rate", ratio=fmt.factor(finding.predicted_tokens_per_s / rate))
         return text("actions.saving_per_token", share=share)
     if finding.saving_us_per_step is None:
         known = finding.saving_share is not None
-        return text("actions.saving_share", share=share) if known else ""
+        return text("actions.saving_share", share=share, phase=phase) if known else ""
     key = "actions.saving" if finding.saving_share is not None else "actions.saving_time"
-    return text(key, saving=fmt.duration(finding.saving_us_per_step), share=share)
+    return text(key, saving=fmt.duration(finding.saving_us_per_step), share=share, phase=phase)
 
 
 def _then(finding: Finding) -> str:

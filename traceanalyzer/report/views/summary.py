@@ -15,6 +15,7 @@ from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, QualityNote, Report
 from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
 from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.beyond import beyond_floor
 from traceanalyzer.report.views.findings import FindingView, findings_view
 from traceanalyzer.report.views.pieces import (
     Fact,
@@ -83,6 +84,7 @@ class FirstScreen:
     phases: tuple[PhaseLine, ...]
     step_head: str
     floor: str
+    beyond: str
     ideal: str
     limits: str
     actions: tuple[FindingView, ...]
@@ -122,6 +124,7 @@ def first_screen(report: Report) -> FirstScreen:
         phases=tuple(lines),
         step_head=step_head(lines),
         floor=floor_lead(report.decode_floor) if report.decode_floor else "",
+        beyond=beyond_floor(report),
         ideal=prefill_lead(report.prefill_ideal, rows.step_count(report, "prefill")) if report.prefill_ideal else "",
         limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
         work_ratio=_work_ratio(report),
