@@ -34,7 +34,7 @@ NEAR_A_ROOF = 3.0
 """A kernel that takes longer than this many times its ideal is bound by neither roof (latency, launch, tiles)."""
 
 STACKS_DOUBT = 0.7
-"""Recording Python stacks slows the host, so a host bound seen with them is less certain."""
+"""Recording Python stacks slows the host, so idle time and a host bound seen with them are less certain."""
 
 _OF_KERNELS = ["category", "step", "call", "launch", "duration_ns", "flops", "bytes", "compute_ns", "memory_ns"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.findings.answer import BOUNDS, Answer, Proposal, Refusal, Remark, Rule, not_applicable, passed
 from traceanalyzer.findings.model import Fact, Finding, Status, Touched
-from traceanalyzer.findings.recording import ENOUGH_STEPS, window
+from traceanalyzer.findings.recording import ENOUGH_STEPS, judged, window
 from traceanalyzer.findings.registry import RULES, WINDOW
 from traceanalyzer.findings.subject import Bools, PhaseSubject, subject
 
@@ -29,11 +29,11 @@ _ORDER: tuple[Status, ...] = ("found", "error", "passed", "not_applicable")
 def evaluate(analysis: Analysis) -> tuple[Finding, ...]:
     """Every rule's answer, most worthwhile first."""
     run = analysis.runs[analysis.traces.index(analysis.main.timeline.trace)]
-    judged = run.workload not in ("training", "capture")
-    subjects = {phase: subject(analysis, phase) for phase in {rule.phase for rule in RULES}} if judged else {}
+    advised = judged(run)
+    subjects = {phase: subject(analysis, phase) for phase in {rule.phase for rule in RULES}} if advised else {}
     found = (
         [ask(rule, subjects.get(rule.phase)) for rule in RULES]
-        if judged
+        if advised
         else [_refused(rule.id, rule.phase, not_applicable("not_generation")) for rule in RULES]
     )
     found.append(_recording(window(analysis)))

@@ -42,8 +42,12 @@ def _hardly(analysis: Analysis) -> Iterator[Fact]:
 
 
 def _batch(findings: Iterable[Finding]) -> Iterator[Fact]:
+    """The rule passes from half the ridge on, where a larger batch is not worth advising; it helps up to the ridge."""
     for finding in findings:
-        if finding.id == "decode_batch_below_ridge" and finding.status == "passed" and finding.reason:
-            code = {"batch_at_ridge": "larger_batch", "memory_full": "larger_batch_memory"}.get(finding.reason.code)
-            if code:
-                yield Fact(code, finding.reason.values)
+        if finding.id != "decode_batch_below_ridge" or finding.status != "passed" or finding.reason is None:
+            continue
+        values = finding.reason.values
+        if finding.reason.code == "memory_full":
+            yield Fact("larger_batch_memory", values)
+        elif finding.reason.code == "batch_at_ridge" and float(values["sequences"]) >= float(values["ridge"]):
+            yield Fact("larger_batch", values)

@@ -12,6 +12,7 @@ import re
 
 import numpy as np
 
+from traceanalyzer.analysis.phases import STACKS_DOUBT
 from traceanalyzer.findings import blocking
 from traceanalyzer.findings.answer import Answer, passed, saved
 from traceanalyzer.findings.model import Fact
@@ -25,8 +26,6 @@ QUEUE_EMPTY_NS = 10_000
 """A kernel that starts within this time after its launch call found the queue empty."""
 LEFT_BY_GRAPHS = 0.1
 """Share of the waiting that stays with graphs (method: advice), or what the device itself leaves between kernels."""
-STACKS_DOUBT = 0.6
-"""Recording Python stacks slows the host, so idle time measured with them is overstated."""
 SYNC_MATTERS = 0.02
 MOST_STEPS = 0.9
 """Share of the steps that must wait for it to be every step; the last one's wait ends outside the window."""

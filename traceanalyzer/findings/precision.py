@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from traceanalyzer.analysis.forecast.model import QUANTISED_EFFECT, QUANTISED_EFFECT_4_BITS
 from traceanalyzer.findings import chains
 from traceanalyzer.findings.answer import Answer, Refusal, error, passed, proposal
 from traceanalyzer.findings.change import as_in
@@ -18,10 +19,6 @@ WEIGHTS_MATTER = 0.40
 KV_MATTERS = 0.20
 """Shares of the step above which fewer bytes are worth it; KV as in the method's advice."""
 
-EFFECT = 0.9
-"""Share of the bytes' saving that is kept when 8-bit numbers are unpacked in the kernel (method: 0.7 to 0.9, and 0.96
-in the published gpt-fast table); 4 bits keep less."""
-EFFECT_4_BITS = 0.8
 BYTES_4_BITS = 0.52
 """Bytes per weight with 4 bits and a scale and zero per group of 128."""
 
@@ -41,8 +38,8 @@ def weights(subject: PhaseSubject) -> Answer:
         return passed("already_quantised", bytes=size)
     if size > 2.5:
         return passed("fp32_first", bytes=size)
-    target, dtype, effect = (1.0, _eight_bits(subject), EFFECT) if size > 1.25 else (
-        BYTES_4_BITS, "int4", EFFECT_4_BITS
+    target, dtype, effect = (1.0, _eight_bits(subject), QUANTISED_EFFECT) if size > 1.25 else (
+        BYTES_4_BITS, "int4", QUANTISED_EFFECT_4_BITS
     )  # fmt: skip
     new = as_in(subject, subject.model.with_weights(target / size, effect))
     evidence = (
@@ -71,7 +68,7 @@ def kv_cache(subject: PhaseSubject) -> Answer:
     size = subject.per_step("kv_bytes", sized) / subject.per_step(elements, sized)
     if size <= 1.25:
         return passed("kv_already_small", bytes=size)
-    new = as_in(subject, subject.model.with_kv(1.0 / size, EFFECT))
+    new = as_in(subject, subject.model.with_kv(1.0 / size, QUANTISED_EFFECT))
     evidence = (
         Fact("kv_share", {"share": share, "bytes": subject.per_step("kv_bytes", rows)}),
         Fact("bytes_per_kv", {"bytes": size, "target": 1.0}),

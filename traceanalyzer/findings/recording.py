@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.findings.answer import Answer, Remark, not_applicable, passed
 from traceanalyzer.findings.model import Fact
 
@@ -10,13 +11,20 @@ ENOUGH_STEPS = 8
 """Complete decode steps from which their mean and spread can be trusted."""
 
 
+def judged(run: RunFacts) -> bool:
+    """Does a run get advice: one that generates or does a part of it, or may be; not training, nor a graph capture."""
+    return run.workload not in ("training", "capture")
+
+
 def window(analysis: Analysis) -> Answer:
     """Does the window hold enough complete decode steps?"""
     line = analysis.main.timeline
     run = analysis.runs[analysis.traces.index(line.trace)]
-    if run.workload != "generation":
+    if not judged(run):
         return not_applicable("not_generation")
     steps = line.steps[line.steps["phase"] == "decode"]
+    if not len(steps) and run.workload != "generation":
+        return not_applicable("no_complete_step", phase="decode")
     complete = int(steps["complete"].astype(bool).sum())
     if complete >= ENOUGH_STEPS:
         return passed("enough_steps", count=complete)

@@ -46,7 +46,7 @@ class PhaseSubject:
         steps: its complete steps.
         rows: the device's activity in those steps, by step and start, indexed 0..n-1.
         model: the mean step taken apart, which every saving comes from.
-        room: sequences of the present mean context that fit in memory; None unknown.
+        room: sequences of decode's present mean context that fit in memory; None unknown, or another phase.
     """
 
     phase: str
@@ -201,7 +201,8 @@ def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
     main = analysis.main
     run = analysis.runs[analysis.traces.index(main.timeline.trace)]
     about = of_phase(main.timeline, main.ledger, main.phases, run, phase)
-    return replace(about, room=_room(analysis, about.model)) if about else None
+    room = analysis.memory.max_sequences if analysis.memory and phase == "decode" else None
+    return replace(about, room=room) if about else None
 
 
 def of_phase(
@@ -217,19 +218,3 @@ def of_phase(
     rows = line.table[line.table["step"].isin(steps.index)]
     rows = rows.sort_values(["step", "start_ns"], kind="stable").reset_index(drop=True)
     return PhaseSubject(phase, run, line, summary, steps, rows, model)
-
-
-USABLE = 0.9
-"""Share of the memory that weights and cache can take (method: advice, larger batch)."""
-
-
-def _room(analysis: Analysis, model: StepModel) -> int | None:
-    """Sequences of the mean context that fit beside the weights, or in what is reserved for them if that is more."""
-    memory = analysis.memory
-    if memory is None:
-        return None
-    known = [memory.max_sequences] if memory.max_sequences is not None else []
-    if memory.total_bytes and memory.weight_bytes and memory.kv_used_bytes and model.sequences:
-        each = memory.kv_used_bytes / model.sequences
-        known.append(int((USABLE * memory.total_bytes - memory.weight_bytes) / each))
-    return max(known) if known else None

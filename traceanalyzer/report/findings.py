@@ -50,12 +50,29 @@ def _row(trace: Trace, finding: Finding) -> doc.Finding:
 
 
 def ruled_out(analysis: Analysis, findings: tuple[Finding, ...]) -> list[str]:
-    """What would hardly help: with numbers where they are known, else as the verdict has it."""
-    numbered = excluded(analysis, findings)
-    said = {fact.code for fact in numbered}
-    instead = {"more_compute": "compute_2x", "more_bandwidth": "bandwidth_2x", "fewer_launches": "launches_free"}
-    plain = [code for code in analysis.verdict.ruled_out if instead.get(code, code) not in said]
+    """What would hardly help: with its number, or as the verdict has it where the number is not known.
+
+    A number that is known but large says that the change helps, whatever the verdict takes from the phase's shares.
+    """
+    phase = analysis.verdict.phase
+    plain = analysis.verdict.ruled_out
+    if phase is not None and phase.phase == "decode":
+        known = _judged(analysis, findings)
+        plain = tuple(code for code in plain if code not in known)
     return [
-        *(strings.ruled_out_by(fact.code, fact.values) for fact in numbered),
-        *(strings.ruled_out(code) for code in plain),
+        *(strings.ruled_out_by(fact.code, fact.values) for fact in excluded(analysis, findings)),
+        *(strings.ruled_out(code, phase.phase if phase else None) for code in plain),
     ]
+
+
+def _judged(analysis: Analysis, findings: tuple[Finding, ...]) -> set[str]:
+    """The verdict's codes for which the decode step's own figures say how much the change would save."""
+    figures = analysis.sensitivity
+    shares = {
+        "more_compute": figures.compute_2x,
+        "more_bandwidth": figures.bandwidth_2x,
+        "fewer_launches": figures.launches_free,
+    } if figures else {}  # fmt: skip
+    known = {code for code, share in shares.items() if share is not None}
+    batch = next((finding for finding in findings if finding.id == "decode_batch_below_ridge"), None)
+    return known | {"larger_batch"} if batch is not None and batch.status in ("found", "passed") else known

@@ -31,7 +31,6 @@ TENSOR, PLAIN, COMMUNICATION, COPY = range(4)
 _BUCKETS = {PLAIN: "no_tensor_core", COMMUNICATION: "communication", COPY: "memcpy"}
 OTHER = "other"
 SYNC, BETWEEN = "sync", "between_passes"
-CAUSES = ("queue_latency", SYNC, BETWEEN, "host_ops", "launch_call", "launch_latency")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,10 @@ COLUMNS = ("name", "category", "role", "dtype", "tensor_core", "count", "duratio
 """Columns of `StepModel.rows`."""
 
 QUANTISED_EFFECT = 0.9
-"""Share of the bytes' saving that quantised kernels keep, for unpacking costs time. With the fixed part apart, 0.9
-gives both rows of the published gpt-fast table (int8, int4) within 2 %."""
+QUANTISED_EFFECT_4_BITS = 0.8
+"""Share of the bytes' saving that kernels with 8-bit and with 4-bit weights keep, for unpacking costs time (method: 0.7
+to 0.9). The published gpt-fast table speaks for 0.9 (docs/method.md); a kernel for 4 bits unpacks twice as many numbers
+per byte and is rarely as well made, so that less is promised for it."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +133,6 @@ class StepModel:
     def tokens_per_s(self) -> float | None:
         """Tokens that the step gives over its time."""
         return self.output_tokens / self.step_ns * 1e9 if self.output_tokens and self.step_ns > 0 else None
-
-    @property
-    def communication_ns(self) -> float:
-        """Time in communication kernels."""
-        return float(self.durations[self.of_category("comm")].sum())
-
-    @property
-    def memcpy_ns(self) -> float:
-        """Time in copies and fills."""
-        return float(self.durations[self.of_category("memcpy", "memset")].sum())
 
     @property
     def weight_bytes(self) -> float | None:

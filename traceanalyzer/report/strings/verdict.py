@@ -46,12 +46,12 @@ class HeadlineFacts:
 
 
 RULED_OUT: Mapping[str, str] = {
-    "more_compute": "More compute does not help: the arithmetic already waits for something else.",
-    "more_bandwidth": "More memory bandwidth does not help: the bytes are not what takes the time.",
-    "fewer_launches": "Graphs or fewer launches do not help: the GPU hardly ever waits for the host.",
-    "larger_batch": "A larger batch does not help: the arithmetic is already the limit.",
+    "more_compute": "More compute does not help {phase}: the arithmetic already waits for something else.",
+    "more_bandwidth": "More memory bandwidth does not help {phase}: the bytes are not what takes the time.",
+    "fewer_launches": "Graphs or fewer launches do not help {phase}: the GPU hardly ever waits for the host.",
+    "larger_batch": "A larger batch does not help {phase}: the arithmetic is already the limit.",
 }
-"""What has been looked at and does not help, by code."""
+"""What has been looked at and does not help a phase, by code."""
 
 
 def headline(bound: str, facts: HeadlineFacts) -> str:
@@ -94,9 +94,14 @@ def headline(bound: str, facts: HeadlineFacts) -> str:
     return " ".join([text, *_step_sentence(facts)])
 
 
-def ruled_out(code: str) -> str:
-    """The sentence for something that does not help; a code without one is spelt out."""
-    return RULED_OUT.get(code, code.replace("_", " "))
+def ruled_out(code: str, phase: str | None) -> str:
+    """The sentence for something that does not help a phase, None the run; a code without one is spelt out."""
+    named = _IN_A_SENTENCE.get(phase, phase) if phase else "the run"
+    return RULED_OUT.get(code, code.replace("_", " ")).format(phase=named)
+
+
+_IN_A_SENTENCE: Mapping[str, str] = {"mixed": "mixed steps", "encoder": "the encoder"}
+"""Phases whose bare name is no noun."""
 
 
 _OPENINGS: Mapping[str, str] = {
