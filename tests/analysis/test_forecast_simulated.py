@@ -24,6 +24,8 @@ LARGE = Scenario(output=6)  # 8 billion parameters on an A100: bound by memory
 SMALL = Scenario(output=6, model="qwen2.5-0.5b")  # bound by its host
 GRAPH = replace(LARGE, mode="graph")  # no shapes: the model as the recorder describes it
 EXPERTS = Scenario(output=6, model="qwen3-30b-a3b", gpu="h100-sxm-80gb", batch=8)
+HIDDEN_BATCH = (SMALL, {"batch": 8})
+"""A host that is late hides what eight sequences add to a step: here the prediction is that it stays as long."""
 H100 = "h100-sxm-80gb"
 COMPUTE, BANDWIDTH = 989 / 312, 3350 / 2039
 """An H100 over an A100 80GB, by their sheets."""
@@ -75,5 +77,5 @@ def test_a_change_predicted_from_one_run_is_what_the_other_run_shows(
 ) -> None:
     before, after = decode(base), decode(replace(base, **other))
     assert change(before).step_ns == pytest.approx(after.step_ns, rel=within)
-    host_bound_batch = base.model == SMALL.model
-    assert host_bound_batch or abs(after.step_ns / before.step_ns - 1) > 0.02, "nothing was predicted"
+    if (base, other) != HIDDEN_BATCH:
+        assert abs(after.step_ns / before.step_ns - 1) > 0.02, "nothing was predicted"

@@ -178,7 +178,13 @@ def test_a_replayed_step_has_the_floor_of_the_recorded_model() -> None:
     assert "bytes_from_model" in found.assumptions
 
 
-@pytest.mark.parametrize("more", [{"experts": 64}, {"parameters": None}, {"vocab": None}, {"quantization": "int4"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"experts": 64}, {"parameters": None}, {"vocab": None}, {"quantization": "int4"},
+        {"tied_embeddings": None}, {"tied_embeddings": "unknown"},
+    ],
+)  # fmt: skip
 def test_a_model_that_is_not_described_well_enough_gives_no_floor(more: Mapping[str, object]) -> None:
     found = floor.decode_floor(replayed(GRAPH | dict(more)))
     assert found is not None

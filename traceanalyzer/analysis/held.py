@@ -111,16 +111,18 @@ def weights(timeline: Timeline, read: float | None) -> Weights | None:
 def described(timeline: Timeline) -> Described | None:
     """What a step of the recorded model reads: all weights it holds but the input embedding, and its cache.
 
-    None where the recorder does not say enough, for a mixture of experts, and where ranks divide the model. A weight
-    takes part in one multiply-add per token. A query head does two multiply-adds with each pair of elements of its key
-    head's cache, one of the key's and one of the value's.
+    None where the recorder does not say enough (whether the output layer shares the input embedding, among others), for
+    a mixture of experts, and where ranks divide the model. A weight takes part in one multiply-add per token. A query
+    head does two multiply-adds with each pair of elements of its key head's cache, one of the key's and one of the
+    value's.
     """
     facts, found = _recorded(timeline.trace), weights(timeline, None)
     if found is None or found.source != "recorder" or facts.get("experts") or not _alone(timeline.trace):
         return None
     size, count = _size(facts, "dtype"), _number(facts, "parameters")
-    read: float | None = found.held
-    if facts.get("tied_embeddings") is not True:
+    tied = facts.get("tied_embeddings")
+    read: float | None = found.held if tied is True else None
+    if tied is False:
         vocab, hidden = _number(facts, "vocab"), _number(facts, "hidden")
         read = found.held - vocab * hidden * size if vocab and hidden and size else None
     each = found.held / count if count else size

@@ -49,7 +49,8 @@ class Batching:
     """How decode would go on with more sequences per step; None for unknown.
 
     Args:
-        points: the batch as measured, then powers of two up to the cap, and the cap itself.
+        points: predictions, from one sequence up: powers of two below the cap, the cap itself, and the whole number
+            next to the measured batch, which may be larger. None of them is the measurement.
         cap: the largest batch worth or able to run.
         cap_reason: "ridge" (matrix products become bound by compute), "kv_memory" (the cache fills the memory),
             "unknown" (neither limit is known; the points stop where the model was not checked).

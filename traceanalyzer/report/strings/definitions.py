@@ -65,11 +65,13 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
     "floor": (
         "Floor",
         "The least time a decode step can take: the bytes of the weights and of the KV cache it reads, over the "
-        "bandwidth. The step reads them again for every token, which is why a larger batch costs little.",
+        "bandwidth; or its math at the peak, where that is longer. The weights are read again for every step, however "
+        "many sequences it serves, which is why a larger batch costs little.",
     ),
     "mbu": (
         "MBU",
-        "Floor over measured time of the step, gaps included; busy MBU leaves the gaps out.",
+        "Model bandwidth utilisation: the bytes of weights and KV cache that a step reads, over its measured time "
+        "(gaps included) and the bandwidth; busy MBU leaves the gaps out.",
     ),
     "context-slope": (
         "Time per 1k context",
@@ -113,7 +115,9 @@ DEFINITIONS: Mapping[str, tuple[str, str]] = {
 
 METHOD: tuple[str, ...] = (
     "Kernels are tied to the operator that launched them by correlation ids, and to steps by the launch, not by time.",
-    "FLOPs and bytes come from the tensor shapes of the operators; nothing is estimated from times.",
+    "FLOPs and bytes come from the tensor shapes of the operators, else from the model as its recorder describes it. "
+    "Times set no amount of work; they divide it among kernels that do it together, and check that a kernel without "
+    "shapes did the work of its like elsewhere in the trace.",
     "What is not known is shown as unknown, never as zero, and counted neither as idle nor as useful.",
     "All interval arithmetic is on integer nanoseconds, and overlapping activities are united, not added.",
     "Figures have three significant digits; the full precision is in the embedded JSON.",

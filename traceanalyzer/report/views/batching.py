@@ -1,7 +1,8 @@
 """How far batching carries: predicted tokens per second by sequences in the batch, as a sentence, a chart and a table.
 
-What could be wrong: the points are predictions from the recorded steps, as good as the model behind them, which the
-confidence speaks of.
+What was recorded is the decode phase's own row, which may lie between two points: a mean batch is no whole number. What
+could be wrong: the points are predictions from the recorded steps, as good as the model behind them, which the
+confidence speaks of; the phase's rate spans all of its time, the model's step only complete ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from traceanalyzer.report.views.svg import CONFIG, svg_of
 
 _WIDTH, _HEIGHT = 1000, 300
 _STEPS = (1.0, 2.0, 5.0)  # ticks within a power of ten
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The decode phase as measured: sequences in its mean step, and tokens per second."""
+
+    sequences: float
+    tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ def batching_view(report: Report) -> BatchingView | None:
     if batching is None or not batching.points:
         return None
     points = sorted(batching.points, key=lambda point: point.sequences)
-    now = _recorded(report, points)
+    now = _recorded(report)
     printed = tuple(
         (fmt.count(point.sequences), fmt.duration(point.step_us), fmt.significant(point.tokens_per_s))
         for point in points
@@ -58,14 +67,16 @@ def batching_view(report: Report) -> BatchingView | None:
     )
 
 
-def _recorded(report: Report, points: list[BatchPoint]) -> BatchPoint | None:
-    """The point of the batch that was recorded, where it is among them."""
+def _recorded(report: Report) -> Recorded | None:
+    """The batch and the rate that the decode phase was measured at, where both are known."""
     phases = rows.phases_of(report, rows.slowest_device(report))
-    mean = next((row.sequences_mean for row in phases if row.phase == "decode"), None)
-    return None if mean is None else next((point for point in points if point.sequences == round(mean)), None)
+    decode = next((row for row in phases if row.phase == "decode"), None)
+    if decode is None or not decode.sequences_mean or not decode.tokens_per_s:
+        return None
+    return Recorded(decode.sequences_mean, decode.tokens_per_s)
 
 
-def _lead(batching: Batching, points: list[BatchPoint], now: BatchPoint | None) -> str:
+def _lead(batching: Batching, points: list[BatchPoint], now: Recorded | None) -> str:
     best = max(points, key=lambda point: point.tokens_per_s)
     reason = cap_reason(batching.cap_reason) if batching.cap == best.sequences else ""
     cap = text("batching.cap", reason=reason) if reason else ""
@@ -73,11 +84,11 @@ def _lead(batching: Batching, points: list[BatchPoint], now: BatchPoint | None) 
     return predicted if now is None else f"{_now(now)} {predicted}"
 
 
-def _now(now: BatchPoint) -> str:
+def _now(now: Recorded) -> str:
     return text("batching.now", rate=_rate(now), sequences=_sequences(now))
 
 
-def _notes(batching: Batching, now: BatchPoint | None) -> list[str]:
+def _notes(batching: Batching, now: Recorded | None) -> list[str]:
     notes = []
     single = now is not None and now.sequences == 1  # worth itself
     if batching.batching_efficiency is not None and batching.effective_batch is not None and not single:
@@ -89,11 +100,11 @@ def _notes(batching: Batching, now: BatchPoint | None) -> list[str]:
     return notes
 
 
-def _rate(point: BatchPoint) -> str:
+def _rate(point: BatchPoint | Recorded) -> str:
     return fmt.rate(point.tokens_per_s, "tokens")
 
 
-def _sequences(point: BatchPoint) -> str:
+def _sequences(point: BatchPoint | Recorded) -> str:
     return text("batching.sequences_of", count=fmt.count(point.sequences), s="" if point.sequences == 1 else "s")
 
 
@@ -105,11 +116,13 @@ def _point(point: BatchPoint) -> str:
     return text("batching.point", sequences=_sequences(point), step=fmt.duration(point.step_us), rate=_rate(point))
 
 
-def _chart(points: list[BatchPoint], now: BatchPoint | None, cap: int | None) -> dict[str, object]:
+def _chart(points: list[BatchPoint], now: Recorded | None, cap: int | None) -> dict[str, object]:
     """Both axes logarithmic, so that batching for free is the straight line it is drawn beside."""
     first, last = points[0], points[-1]
-    rates = [point.tokens_per_s for point in points]
-    x = [first.sequences / 1.15, last.sequences * 1.15]
+    drawn = [*points, now] if now is not None else points
+    rates = [point.tokens_per_s for point in drawn]
+    batches = [point.sequences for point in drawn]
+    x = [min(batches) / 1.15, max(batches) * 1.15]
     y = [0.7 * min(rates), 1.6 * max(rates)]
     each = first.tokens_per_s / first.sequences
     end = min(x[1], y[1] / each)

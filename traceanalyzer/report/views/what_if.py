@@ -1,7 +1,8 @@
 """What one change would save of a decode step, and what the memory of the device holds.
 
-What could be wrong: the changes do not add up; and where the parts of the memory come from different sources their sum
-may miss the whole, then the bar shows them on the scale of their sum.
+What a step takes with a change is taken off the mean step, which the shares are of. What could be wrong: the changes do
+not add up; and where the parts of the memory come from different sources their sum may miss the whole, then the bar
+shows them on the scale of their sum.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
-from traceanalyzer.report import strings
+from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Memory, Report
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.views.bars import Segment
@@ -42,7 +43,7 @@ def changes_view(report: Report) -> tuple[Change, ...]:
     """What is known of the five changes, by saving."""
     if report.sensitivity is None:
         return ()
-    measured = report.decode_floor.measured_us if report.decode_floor else None
+    measured = _mean_step_us(report)
     known = [(name, getattr(report.sensitivity, name)) for name in _CHANGES]
     changes = []
     for name, share in known:
@@ -54,6 +55,16 @@ def changes_view(report: Report) -> tuple[Change, ...]:
             saves = text("what_if.saves_step", share=fmt.percent(share), step=step)
         changes.append(Change(text(f"what_if.{name}"), saves, min(max(share, 0.0), 1.0)))
     return tuple(sorted(changes, key=lambda change: -change.share))
+
+
+def _mean_step_us(report: Report) -> float | None:
+    """The mean decode step: its period, or the step itself where only one was recorded."""
+    phases = rows.phases_of(report, rows.slowest_device(report))
+    decode = next((row for row in phases if row.phase == "decode"), None)
+    if decode is None:
+        return None
+    alone = decode.step_us.p50 if decode.step_us and decode.steps == 1 else None
+    return alone if decode.period_us_mean is None else decode.period_us_mean
 
 
 def memory_view(report: Report) -> MemoryView | None:
