@@ -119,7 +119,7 @@ def _point(point: BatchPoint) -> str:
 def _chart(points: list[BatchPoint], now: Recorded | None, cap: int | None) -> dict[str, object]:
     """Both axes logarithmic, so that batching for free is the straight line it is drawn beside."""
     first, last = points[0], points[-1]
-    drawn = [*points, now] if now is not None else points
+    drawn: list[BatchPoint | Recorded] = [*points, *([] if now is None else [now])]
     rates = [point.tokens_per_s for point in drawn]
     batches = [point.sequences for point in drawn]
     x = [min(batches) / 1.15, max(batches) * 1.15]
