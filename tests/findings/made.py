@@ -37,8 +37,9 @@ ROW: Mapping[str, object] = {
 
 def kernel(us: float, **more: Any) -> dict[str, Any]:
     """A kernel of so many microseconds. `gap` is idle time before it in microseconds; `late`: its launch call came
-    only then; `blocks`: its grid."""
-    return {"us": us, "gap": 0.0, "late": False, "blocks": 0, **more}
+    only then; `waits`: its call began so many microseconds before it and returned when it was done; `blocks`: its
+    grid."""
+    return {"us": us, "gap": 0.0, "late": False, "waits": None, "blocks": 0, **more}
 
 
 def gemm(us: float, memory: float, compute: float = 0.0, tokens: int = 1, **more: Any) -> dict[str, Any]:
@@ -92,10 +93,9 @@ def phase(
         for one in kernels:
             gap = round(one["gap"] * US)
             now += gap
-            # A late call begins 1 us after the device fell idle, and the kernel starts 2 us after it returned.
-            launches.append((now - gap + US, max(gap - 3 * US, 0)) if one["late"] else (begin - 1_000_000, 2 * US))
+            launches.append(_call(one, now, gap, begin))
             grids.append(one["blocks"])
-            own = {key: value for key, value in one.items() if key not in ("us", "gap", "late", "blocks")}
+            own = {key: value for key, value in one.items() if key not in ("us", "gap", "late", "waits", "blocks")}
             number = len(rows)
             rows.append({**ROW, "kernel": number, "launch": number, "call": number, "start_ns": now, "step": step,
                          "duration_ns": round(one["us"] * US), **own})  # fmt: skip
@@ -117,6 +117,14 @@ def phase(
     about = of_phase(line, book, phases.summarize(line, book), facts_of_run, name)
     assert about is not None
     return replace(about, room=room)
+
+
+def _call(one: Mapping[str, Any], start: int, gap: int, step: int) -> tuple[int, int]:
+    """When the launch call of a kernel that starts then began, and how long it took."""
+    if one["waits"] is not None:
+        return start - round(one["waits"] * US), round((one["waits"] + one["us"]) * US) + 500
+    # A late call begins 1 us after the device fell idle, and the kernel starts 2 us after it returned.
+    return (start - gap + US, max(gap - 3 * US, 0)) if one["late"] else (step - 1_000_000, 2 * US)
 
 
 def _timeline(

@@ -71,37 +71,24 @@ def test_waiting_for_launches_cannot_be_judged_without_launches_and_not_on_a_cpu
 
 def token_copy(waits: float) -> dict[str, Any]:
     """A copy to the host whose call begins so many microseconds before the copy starts and returns when it is done."""
-    return kernel(1, kind=MEMCPY, category="memcpy", role="memcpy", name=50, copy=waits)
-
-
-def with_blocking_copies(kernels: list[dict[str, Any]], after: float) -> PhaseSubject:
-    about = phase([{k: v for k, v in one.items() if k != "copy"} for one in kernels], after=after)
-    trace = about.timeline.trace
-    waits = [one.get("copy") for one in kernels] * about.count
-    table = about.timeline.table
-    for row, wait in enumerate(waits):
-        if wait is not None:
-            start, duration = int(table["start_ns"].iat[row]), int(table["duration_ns"].iat[row])
-            trace.launches.loc[row, "start_ns"] = start - round(wait * US)
-            trace.launches.loc[row, "duration_ns"] = round(wait * US) + duration + 500
-    return about
+    return kernel(1, kind=MEMCPY, category="memcpy", role="memcpy", name=50, waits=waits)
 
 
 def test_reading_the_token_is_found_and_gains_what_the_host_had_waited() -> None:
     # 100 us of work, the copy, 50 us idle. The host waited 80 us: its own 71 us of work fit behind the device's.
-    about = with_blocking_copies([gemm(100, 90), token_copy(80)], after=50)
+    about = phase([gemm(100, 90), token_copy(80)], after=50)
     found = asked("d2h_sync_per_token", about)
     assert found.status == "found"
     assert found.saving_ns == pytest.approx(50 * US, rel=0.1)  # nine gaps among ten steps
     assert {touched.name for touched in found.kernels} == {50}
     # A host that hardly waited is itself the limit: submitting ahead gains only what it waited.
-    busy = with_blocking_copies([gemm(100, 90), token_copy(20)], after=50)
+    busy = phase([gemm(100, 90), token_copy(20)], after=50)
     assert asked("d2h_sync_per_token", busy).saving_ns == pytest.approx(20 * US, rel=0.15)
 
 
 def test_reading_the_token_passes_without_waiting_or_without_idle_time_after_it() -> None:
     assert says(asked("d2h_sync_per_token", phase([gemm(100, 90)], after=50))) == "passed: no_sync_every_step"
-    quick = with_blocking_copies([gemm(1000, 900), token_copy(80)], after=2)
+    quick = phase([gemm(1000, 900), token_copy(80)], after=2)
     assert says(asked("d2h_sync_per_token", quick)) == "passed: idle_after_sync_small"
     without = phase([gemm(60, 50, launch=MISSING)])
     assert says(asked("d2h_sync_per_token", without)) == "error: launches_not_recorded"
@@ -191,6 +178,20 @@ def test_weights_that_dominate_are_found_and_eight_bits_keep_nine_tenths_of_the_
     assert found.status == "found"
     assert found.saving_ns == pytest.approx(QUANTISED_EFFECT * 0.5 * 98 * US, rel=0.03)
     assert {touched.name for touched in found.kernels} == {1}
+
+
+def test_a_copy_that_the_host_waits_for_cancels_no_saving_before_it() -> None:
+    # The call begins 80 us before the copy and returns after it. The product is done 0.9 x 98 / 2 us earlier, and so is
+    # the copy, whose call came 20 us into the step.
+    found = asked("weights_dominate", phase([gemm(100, 98, compute=1.0), token_copy(80)]))
+    assert found.status == "found"
+    assert found.saving_ns == pytest.approx(44 * US, rel=0.03)
+
+
+def test_a_copy_whose_call_came_only_when_the_device_was_idle_waits_for_it_all_the_same() -> None:
+    late_copy = token_copy(5) | {"gap": 10.0}
+    found = asked("weights_dominate", phase([gemm(100, 98, compute=1.0), late_copy]))
+    assert says(found) == "passed: saves_too_little"
 
 
 @pytest.mark.parametrize(

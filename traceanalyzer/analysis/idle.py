@@ -2,7 +2,7 @@
 
 A gap is looked at from the launch call of the activity that ends it.
 
-Where that call had returned before the gap began, the work was queued and the device took its time: `idle_latency`, up
+Where that call was in time (see `late`), the work was queued and the device took its time: `idle_latency`, up
 to 20 us, which is longer than any device needs between two queued kernels; what is longer is `idle_unknown`.
 
 Else the host was late, and up to the call the gap goes to what its thread did meanwhile:
@@ -22,8 +22,6 @@ time outside ops is `idle_host`.
 The phase of a gap is that of the step it lies in, between steps that of the following step, and `other` outside the
 first and last complete step.
 
-A copy's call may run for as long as it waits for the device, so only a call that began after the gap did is late.
-
 What could be wrong: a launch may wait for an event of another stream or rank, which looks like latency, then unknown;
 work that another thread prepares for the launching one counts as what the launching thread did.
 """
@@ -40,6 +38,7 @@ import pandas as pd
 from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.attribution import GRAPH_LAUNCH
 from traceanalyzer.analysis.intervals import Ints
+from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.timeline import Timeline, counted_steps, following
 from traceanalyzer.analysis.waits import waiting_calls
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
@@ -90,14 +89,14 @@ def _divided(timeline: Timeline, gap_start: Ints, gap_end: Ints) -> Mapping[str,
     call = table["launch"].to_numpy(np.int64)[row]
     called, returned = (table[name].to_numpy(np.int64)[row] for name in ("launch_start_ns", "launch_end_ns"))
     is_kernel = table["kind"].to_numpy()[row] == KERNEL
-    late = (called != MISSING) & ((called > gap_start) | (is_kernel & (returned > gap_start)))
-    queued = (called != MISSING) & ~late
-    free = np.where(late, np.clip(called, gap_start, gap_end), gap_start)  # up to here the host did something else
+    behind = late(called, returned, is_kernel, gap_start)
+    queued = (called != MISSING) & ~behind
+    free = np.where(behind, np.clip(called, gap_start, gap_end), gap_start)  # up to here the host did something else
     step = table["step"].to_numpy(np.int64)
-    waited, allocated, outside = _host(timeline, np.where(late, call, MISSING), gap_start, free)
+    waited, allocated, outside = _host(timeline, np.where(behind, call, MISSING), gap_start, free)
     outside = np.where(step[row] != step[row - 1], outside, 0)
     launching = np.where(
-        late, np.minimum(gap_end, returned + LAUNCH_LATENCY_NS) - gap_start - waited - allocated - outside, 0
+        behind, np.minimum(gap_end, returned + LAUNCH_LATENCY_NS) - gap_start - waited - allocated - outside, 0
     )
     graph = _named(timeline.trace, re.compile(GRAPH_LAUNCH))[timeline.trace.launches["name"].to_numpy(np.int64)]
     by_graph = np.zeros(len(row), np.bool_)

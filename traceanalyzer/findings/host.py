@@ -44,7 +44,7 @@ def launch_bound(subject: PhaseSubject) -> Answer:
     """Does the device wait for kernels that are launched one by one?"""
     if subject.run.graph_mode == "full":
         return passed("replayed_graphs")
-    late = subject.launching & subject.is_kernel
+    late = subject.late & subject.is_kernel
     waits = subject.per_step(subject.gap_before, late)
     share = waits / subject.step_ns
     if share <= MOST_WAITING:
@@ -69,7 +69,7 @@ def launch_bound(subject: PhaseSubject) -> Answer:
 
 def _queued_gap(subject: PhaseSubject) -> float:
     """What the device leaves idle between two kernels that were both queued: the median, 0 where none was."""
-    queued = subject.is_kernel & ~subject.launching & (subject.gap_before > 0)
+    queued = subject.is_kernel & ~subject.late & (subject.gap_before > 0)
     return float(np.median(subject.gap_before[queued])) if queued.any() else 0.0
 
 

@@ -19,6 +19,7 @@ from traceanalyzer.analysis.attribution import replayed
 from traceanalyzer.analysis.forecast import StepModel, step_model
 from traceanalyzer.analysis.forecast.replay import Replay, replay
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
@@ -88,12 +89,11 @@ class PhaseSubject:
         return clipped
 
     @cached_property
-    def launching(self) -> Bools:
-        """Rows whose launch call began, or was still running, when the device had fallen idle: the host was slower."""
-        returned = self.rows["launch_end_ns"].to_numpy(np.int64)
+    def late(self) -> Bools:
+        """Rows before which the device was idle, inside the step, because the host was late with their launch."""
+        called, returned = (self.rows[name].to_numpy(np.int64) for name in ("launch_start_ns", "launch_end_ns"))
         fell_idle = self.rows["start_ns"].to_numpy(np.float64) - self.gap_before
-        found: Bools = (returned != MISSING) & (self.gap_before > 0) & (returned > fell_idle)
-        return found
+        return (self.gap_before > 0) & late(called, returned, self.is_kernel, fell_idle)
 
     @cached_property
     def waits(self) -> blocking.Waits:

@@ -1,7 +1,7 @@
 """The gaps in a device's work: which the host made by being late, and which came after it had waited for the device.
 
-    late     the launch call of the activity that ends the gap began after the gap did or, for a kernel, was still
-             running then, and the host had not been waiting for the device
+    late     the launch call of the activity that ends the gap was late (see `analysis.late`), and the host had not been
+             waiting for the device
     waited   the host was waiting for the device when the gap began, and stopped in it
     queued   neither, and the launch is known: what passes between two kernels that were both there in time
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.intervals import Ints
+from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.timeline import Timeline, following
 from traceanalyzer.analysis.waits import host_waits
 from traceanalyzer.trace.tables import KERNEL, MISSING
@@ -55,7 +56,7 @@ def classed_gaps(timeline: Timeline, step_start: Ints, step_end: Ints) -> Gaps:
     inside = (step >= 0) & (end < step_end[np.maximum(step, 0)])
     recorded = intervals.covered(timeline.unrecorded, start, end) == 0
     waited = _waited(timeline, start, end)
-    behind = (called > start) | (kernel & (returned > start))
+    behind = late(called, returned, kernel, start)
     known = (called != MISSING) & recorded & ~waited
     queued = (end - start)[known & ~behind].astype(np.float64)
     queued = queued[queued <= MOST_LATENCY_NS]

@@ -20,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceanalyzer.trace.tables import MISSING
+from traceanalyzer.analysis.late import late
+from traceanalyzer.trace.tables import KERNEL, MISSING
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 USUAL_LATENCY_NS = 3_000.0
-"""From the return of a launch call to the start of its kernel on an idle device, where no kernel shows it."""
+"""From the return of a launch call, for a copy from its beginning, to the start on an idle device, if none shows it."""
 MOST_COST = 5.0
 """A launch counts for at most this many times the median: more is a wait, or work that does not belong to it."""
 
@@ -39,7 +40,7 @@ class Replay:
     Args:
         step: which step each row belongs to.
         adds: what it adds to the busy time.
-        gap: idle time before it although its launch had come through.
+        gap: idle time before it although its launch was not late.
         ready: when its launch had come through; -inf where that is not known.
         cost: what its launch costs the host; 0 where the call launches more than it.
     """
@@ -96,17 +97,27 @@ def replay(rows: pd.DataFrame, shares_launch: Bools) -> Replay:
     adds = reach.to_numpy(np.float64) - np.maximum(before, np.minimum(start, reach.to_numpy(np.float64)))
     called, returned = (rows[c].to_numpy(np.int64) for c in ("launch_start_ns", "launch_end_ns"))
     idle = np.maximum(start - before, 0.0)
-    launching = (returned != MISSING) & (idle > 0) & (returned > before)
-    latency = float(np.median((start - returned)[launching])) if launching.any() else USUAL_LATENCY_NS
-    known = np.where(launching | first, start, np.minimum(returned + max(latency, 0.0), start)) - origin
-    ready = np.where((returned == MISSING) & ~first, -np.inf, known)
+    is_kernel = (rows["kind"] == KERNEL).to_numpy()
+    pinned = late(called, returned, is_kernel, before) & (idle > 0)
+    through = np.where(is_kernel, returned, called)  # a copy's call may return only when the copy is done
+    known = np.minimum(through + _latency(start - through, pinned, is_kernel), start)
+    ready = np.where((called == MISSING) & ~first, -np.inf, np.where(pinned | first, start, known) - origin)
     return Replay(
         step=step,
         adds=np.maximum(adds, 0.0),
-        gap=np.where(launching, 0.0, idle),
+        gap=np.where(pinned, 0.0, idle),
         ready=ready,
         cost=np.where(shares_launch | (called == MISSING), 0.0, _cost(called, step)),
     )
+
+
+def _latency(took: Ints, pinned: Bools, is_kernel: Bools) -> Floats:
+    """From a launch call to the start of what it launched on an idle device: the median of kernels, that of others."""
+    out = np.full(len(took), USUAL_LATENCY_NS)
+    for kind in (is_kernel, ~is_kernel):
+        if (pinned & kind).any():
+            out[kind] = max(float(np.median(took[pinned & kind])), 0.0)
+    return out
 
 
 def _cost(called: Ints, step: Ints) -> Floats:
