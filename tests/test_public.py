@@ -96,3 +96,15 @@ def test_what_cannot_be_read_is_one_of_our_errors(tmp_path: Path) -> None:
     (tmp_path / "empty.json").write_text("")
     with pytest.raises(TraceAnalyzerError):
         read_trace(tmp_path / "empty.json")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bandwidth_gbs": value} for value in (float("nan"), float("inf"), -1.0, 0.0, 1e300, 1e-300)
+    ] + [{"peaks_tflops": {"bf16": -1.0}}, {"peaks_tflops": {"bf16": float("nan")}}, {"peaks_tflops": {"zz": 1.0}},
+         {"price": traceanalyzer.Price(-2.0, "EUR")}],
+)  # fmt: skip
+def test_options_that_no_device_has_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(traceanalyzer.InputError, match=r"out of range|unknown dtype"):
+        traceanalyzer.AnalysisOptions(**given)  # type: ignore[arg-type]

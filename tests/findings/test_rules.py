@@ -414,6 +414,9 @@ def test_a_prefill_far_from_the_peak_is_found() -> None:
     assert found.saving_ns == pytest.approx((100 - 40 / 0.8) * US, rel=0.03)
     fast = phase([gemm(100, 10, compute=70.0, tokens=512)], name="prefill", facts=PROMPT)
     assert says(asked("prefill_low_mfu", fast)) == "passed: peak_reached"
+    for us in (0.0, 20.0):  # no time at all, or a fiftieth of what the peak allows
+        impossible = phase([gemm(us, 10, 1_000, tokens=512), small(1_000)], name="prefill")
+        assert says(asked("prefill_low_mfu", impossible)) == "error: faster_than_possible"
     short = phase([gemm(100, 80, compute=10.0, tokens=16)], name="prefill", facts=PROMPT | {"tokens": 16.0})
     assert says(asked("prefill_low_mfu", short)) == "passed: prompt_below_ridge"
     blind = phase([gemm(100, 80, bytes=np.nan, flops=np.nan)], name="prefill", facts=PROMPT)

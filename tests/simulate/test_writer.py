@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +19,7 @@ import zstandard
 
 from tests.simulate.programs import a_pass, generation, kernel, op, source
 from traceanalyzer import read_trace, read_traces
+from traceanalyzer.__main__ import main
 from traceanalyzer.errors import InputError, UnknownGPUError
 from traceanalyzer.simulate.fields import Fields
 from traceanalyzer.simulate.program import Copy, Scalar, Tensor
@@ -335,3 +340,22 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path, suffix: s
     assert path.read_text() == "old"
     simulate(RUN, path, generation())
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_from_outside_it_leaves_no_half_file(tmp_path: Path, ending: signal.Signals) -> None:
+    command = [sys.executable, "-m", "traceanalyzer", "simulate", "--size", "2GB", "-q", "-o", str(tmp_path / "a.json")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(tmp_path.iterdir()), "it never began"
+        process.send_signal(ending)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, list(tmp_path.iterdir())) == (128 + ending, [])
+    assert b"Traceback" not in said
+
+
+def test_a_group_size_needs_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--group-size", "2", "-o", str(tmp_path / "a.json")]) == 2
+    assert "--in-turns" in capsys.readouterr().err

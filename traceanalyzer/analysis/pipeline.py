@@ -24,6 +24,7 @@ from traceanalyzer.analysis import (
     held,
     kernels,
     ledger,
+    limits,
     memory,
     phases,
     quality,
@@ -41,12 +42,26 @@ from traceanalyzer.trace.tables import Note, Trace
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour."""
+    """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour.
+
+    Raises:
+        InputError: a figure is no number above zero in a sensible range, or a dtype is not known.
+    """
 
     gpu: str | None = None
     peaks_tflops: Mapping[str, float] = field(default_factory=dict)
     bandwidth_gbs: float | None = None
     price: costs.Price | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no device has."""
+        for dtype, peak in self.peaks_tflops.items():
+            limits.check_dtype("peaks_tflops", dtype)
+            limits.check(f"peaks_tflops[{dtype!r}]", peak)
+        if self.bandwidth_gbs is not None:
+            limits.check("bandwidth_gbs", self.bandwidth_gbs)
+        if self.price is not None:
+            limits.check("price", self.price.per_gpu_hour)
 
 
 @dataclass(frozen=True)
@@ -176,7 +191,7 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     found = steps.find(trace, activity, measured)
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step)
     measured = work.fill_weights(trace, activity, measured, found.table, found.activity_step)
-    limits = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
+    given = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
     on = sorted(activity.table["device"].unique()) or [_first_device(trace)]
@@ -185,9 +200,9 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
     for device in on:
         rows = (activity.table["device"] == device).to_numpy()
         if activity.on_cpu:
-            info = devices.describe_cpu(trace.metadata, limits)
+            info = devices.describe_cpu(trace.metadata, given)
         else:
-            info = devices.describe(trace.metadata, int(device), hip, limits)
+            info = devices.describe(trace.metadata, int(device), hip, given)
         on_device = found.table[found.table["device"] == device]
         own, own_work = (table if rows.all() else table[rows] for table in (activity.table, measured))
         line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _PARTS = ("shapes", "labels", "ops")
 _BETWEEN_SHOWS_S = 0.2
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _Output = Annotated[
     str, typer.Option("--output-file", "-o", metavar="FILE", help="Where the trace goes: .json, .json.gz or .json.zst.")
@@ -105,6 +108,8 @@ def simulate(
     numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
     given = words | numbers | {name: False for name, off in flags.items() if off}
     scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})
+    if group_size is not None and scenario.together:
+        raise InputError("--group-size says how many requests share a turn", "give --in-turns too")
     variant = _variant(strip or (), stacks, flows, memory_events, cut_window)
     wanted = None if size is None else values.size("--size", size)
     _write(scenario, variant, wanted, output_file, force, quiet)
@@ -139,11 +144,26 @@ def _write(scenario: Scenario, variant: Variant, size: int | None, place: str, f
     traces = trace_paths(Path(place), scenario.ranks)
     for path in (*traces, *(truth_path(trace) for trace in traces)):
         _check(path, force)
-    with Progress(quiet) as progress:
+    with Progress(quiet) as progress, _ended_by_signals():
         written = write(scenario, Path(place), passes, variant=variant, size=size, watch=_shown(progress))
     if not quiet:
         for one in written:
             say(f"wrote {one.trace} and {one.truth}: {one.passes} passes, {one.size / 1e6:.1f} MB of text")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End by an exception where the system asks to, so that half a file is cleared away; exit codes as shells give."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check(path: Path, force: bool) -> None:

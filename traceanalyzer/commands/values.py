@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from traceanalyzer.analysis.limits import LEAST, MOST, check_dtype
 from traceanalyzer.errors import InputError
 
-# The dtype words of the GPU catalogue.
-DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 DEFAULT_CURRENCY = "USD"
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
@@ -20,10 +19,6 @@ _PRICE = re.compile(
     rf"\s*(?P<sign>[$€£¥])?\s*(?P<number>{_NUMBER})\s*(?P<code>[A-Za-z]{{3}}|[$€£¥])?\s*(?:/\s*(?:h|hr|hour))?\s*",
     re.ASCII,
 )
-
-
-LEAST, MOST = 1e-6, 1e9
-"""No price, peak or bandwidth in the units asked for lies outside these; beyond them arithmetic loses its meaning."""
 
 
 def positive(option: str, text: str) -> float:
@@ -86,8 +81,7 @@ def peaks(texts: Sequence[str]) -> dict[str, float]:
         dtype, equals, number = part.partition("=")
         if not equals:
             raise InputError(f"--peak-tflops: {part!r} is not DTYPE=NUMBER", "for example bf16=312")
-        if dtype not in DTYPES:
-            raise InputError(f"--peak-tflops: unknown dtype {dtype!r}", f"one of {' '.join(DTYPES)}")
+        check_dtype("--peak-tflops", dtype)
         if dtype in result:
             raise InputError(f"--peak-tflops: {dtype} is given twice")
         result[dtype] = positive(f"--peak-tflops {dtype}", number)

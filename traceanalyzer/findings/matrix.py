@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
-from traceanalyzer.findings.answer import Answer, not_applicable, passed, proposal
+from traceanalyzer.findings.answer import Answer, error, not_applicable, passed, proposal
 from traceanalyzer.findings.attention import BLOCKS_PER_SM, REACHED_BANDWIDTH, slow_rows
 from traceanalyzer.findings.change import MINIMAL_KERNEL_NS, as_in
 from traceanalyzer.findings.model import Fact
-from traceanalyzer.findings.subject import PhaseSubject
+from traceanalyzer.findings.subject import Bools, Floats, PhaseSubject
 
 MATTERS = 0.05
 LOW_SHARE_OF_PEAK = 0.5
+BEYOND_THE_LIMIT = 1.05
+"""A card may clock a little above its sheet; beyond this a share of its peaks is no share any more."""
 
 
 def fp32(subject: PhaseSubject) -> Answer:
@@ -49,8 +51,7 @@ def low_bandwidth(subject: PhaseSubject) -> Answer:
     rows &= new < subject.duration
     share = subject.share(rows)
     if share < MATTERS:
-        used = subject.per_step("memory_ns", subject.is_weight) / max(subject.time(subject.is_weight), 1.0)
-        return passed("bandwidth_reached", share=used)
+        return _reached("bandwidth_reached", subject, subject.column("memory_ns"), subject.is_weight)
     used = subject.per_step("memory_ns", rows) / subject.time(rows)
     evidence = (Fact("bandwidth_of_kernels", {"share": used, "time_share": share}),)
     return proposal(subject, new, rows, evidence, 0.6, ("kernel_reaches_bandwidth",))
@@ -71,8 +72,15 @@ def low_mfu(subject: PhaseSubject) -> Answer:
     slow &= dtype.isin(list(reached)).to_numpy() & (subject.rows["tensor_core"] == 1).to_numpy()
     share = subject.share(slow)
     if share < MATTERS:
-        used = subject.per_step(compute, bound) / subject.time(bound)
-        return passed("peak_reached", share=used)
+        return _reached("peak_reached", subject, compute, bound)
     used = subject.per_step(compute, slow) / subject.time(slow)
     evidence = (Fact("peak_of_kernels", {"share": used, "time_share": share}),)
     return proposal(subject, new, slow, evidence, 0.6, ("product_reaches_peak",))
+
+
+def _reached(code: str, subject: PhaseSubject, ideal: Floats, rows: Bools) -> Answer:
+    """Passed, with the share of the limit that the kernels use; no share is above what the device can do."""
+    ideal_time, time = subject.per_step(ideal, rows), subject.time(rows)
+    if ideal_time > BEYOND_THE_LIMIT * time:
+        return error("faster_than_possible")
+    return passed(code, share=ideal_time / time if time else 0.0)

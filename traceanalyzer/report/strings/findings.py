@@ -137,6 +137,7 @@ FACTS: Mapping[str, str] = {
     "kernels_are_long": "Only {share:%} of the kernels are shorter than 10 \N{MICRO SIGN}s.",
     "late_kernels_wait_elsewhere": "{share:%} of that waiting ends long after the call: something else delays it.",
     "no_sync_every_step": "The host does not wait for the GPU every step (waits per step: {count:n}).",
+    "faster_than_possible": "Kernels take less time than this device's peaks allow: the times or the peaks are wrong.",
     "idle_after_sync_small": "The GPU is idle for {share:%} of a step after the host has waited for it.",
     "batch_at_ridge": "Sequences per step: {sequences:n}. From {ridge:n} on, matrix products are bound by compute.",
     "memory_full": "The memory holds {room:n} sequences of this length, and {sequences:n} are running.",
