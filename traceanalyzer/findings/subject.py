@@ -46,7 +46,7 @@ class PhaseSubject:
         summary: the phase's figures.
         steps: its complete steps.
         rows: the device's activity in those steps, by step and start, indexed 0..n-1.
-        model: the mean step taken apart, which every saving comes from.
+        model: the mean step taken apart.
         room: sequences of decode's present mean context that fit in memory; None unknown, or another phase.
     """
 
