@@ -102,8 +102,8 @@ PARTS: Mapping[str, str] = {
     "roofline.point": "{name}: {intensity}, {rate}",
     # findings
     "findings.title": "Findings",
-    "findings.lead": "What would save time, by how much of the recorded time it saves. Each saving is predicted for "
-    "that change alone, with the same output; savings do not add up.",
+    "findings.lead": "What would save time, by what can be expected of it: saving times confidence. Each saving is "
+    "predicted for that change alone, with the same output; savings do not add up.",
     "findings.none": "Nothing was found that would save time.",
     "findings.saves": "Saves",
     "findings.saves_share": "Share of the step",
