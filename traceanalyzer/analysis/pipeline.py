@@ -76,7 +76,10 @@ class DeviceAnalysis:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything known about one run. `main` is the slowest device; its floor, request and cost are the run's."""
+    """Everything known about one run. `main` is the slowest device; its floor, request and cost are the run's.
+
+    `decode` is its mean complete decode step, taken apart.
+    """
 
     traces: tuple[Trace, ...]
     options: AnalysisOptions
@@ -84,6 +87,7 @@ class Analysis:
     devices: tuple[DeviceAnalysis, ...]
     main: DeviceAnalysis
     verdict: verdict.VerdictFacts
+    decode: forecast.StepModel | None
     decode_floor: floor.DecodeFloor | None
     prefill_ideal: floor.PrefillIdeal | None
     request: request.RequestView | None
@@ -96,6 +100,11 @@ class Analysis:
     bandwidth_share: float | None
     bytes_known_share: float | None
     quality: tuple[Note, ...]
+
+    @property
+    def main_run(self) -> steps.RunFacts:
+        """What the trace of the main device is a recording of."""
+        return self.runs[self.traces.index(self.main.timeline.trace)]
 
 
 def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Analysis:
@@ -133,6 +142,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         devices=tuple(analysed),
         main=main,
         verdict=verdict.decide(main.phases, sensitive),
+        decode=decode,
         decode_floor=decode_floor,
         prefill_ideal=floor.prefill_ideal(main.timeline),
         request=request.view(main.timeline),

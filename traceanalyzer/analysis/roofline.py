@@ -14,12 +14,19 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from traceanalyzer.analysis.intervals import Floats
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL
 
 LATENCY_FACTOR = 3.0
 LATENCY_BELOW_NS = 10_000
 """A kernel is bound by latency when it takes 3x its ideal time and still under 10 us: neither roof is near."""
+
+
+def grid_blocks(kernels: pd.DataFrame) -> Floats:
+    """Thread blocks of each kernel's grid; NaN where none was recorded. Shape: (kernels,)."""
+    grid = kernels[["grid_x", "grid_y", "grid_z"]].to_numpy(np.float64)
+    return np.where((grid > 0).all(axis=1), grid.prod(axis=1), np.nan)
 
 
 def grid_fill(timeline: Timeline) -> np.ndarray:
@@ -34,8 +41,7 @@ def grid_fill(timeline: Timeline) -> np.ndarray:
     blocks = kernel["blocks_per_sm"].to_numpy(np.float64)[row[valid]]
     blocks[blocks <= 0] = np.nan
     if timeline.device.num_sms:
-        grid = kernel[["grid_x", "grid_y", "grid_z"]].to_numpy(np.float64)[row[valid]]
-        computed = np.where((grid > 0).all(axis=1), grid.prod(axis=1) / timeline.device.num_sms, np.nan)
+        computed = grid_blocks(kernel)[row[valid]] / timeline.device.num_sms
         blocks = np.where(np.isnan(blocks), computed, blocks)
     fill[valid] = np.minimum(blocks, 1.0)
     return fill

@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.forecast import StepModel
+from traceanalyzer.analysis.forecast.groups import KEYS, with_keys
 from traceanalyzer.findings.subject import Floats, PhaseSubject
 
 MINIMAL_KERNEL_NS = 2_000.0
 """What a kernel takes however little it does (method: advice, fusion)."""
-
-_KEYS = ["name", "category", "role", "dtype", "tensor_core", "known", "memory_bound", "weighted", "attends"]
 
 
 def as_in(subject: PhaseSubject, after: StepModel) -> Floats:
@@ -35,14 +34,5 @@ def as_in(subject: PhaseSubject, after: StepModel) -> Floats:
 
 def _keys(rows: pd.DataFrame) -> pd.MultiIndex:
     """What the model groups kernels by, as comparable values."""
-    plain = rows.assign(
-        known=rows["compute_ns"].notna() & rows["memory_ns"].notna(),
-        memory_bound=rows["memory_ns"] > rows["compute_ns"],
-        weighted=rows["weight_bytes"].notna(),
-        attends=rows["kv_bytes"].notna(),
-        **{
-            column: rows[column].astype(object).where(rows[column].notna(), "")
-            for column in ("dtype", "role", "category")
-        },
-    )
-    return pd.MultiIndex.from_frame(plain[_KEYS])
+    words = {name: rows[name].astype(object).where(rows[name].notna(), "") for name in ("dtype", "role", "category")}
+    return pd.MultiIndex.from_frame(with_keys(rows).assign(**words)[list(KEYS)])

@@ -28,7 +28,7 @@ _ORDER: tuple[Status, ...] = ("found", "error", "passed", "not_applicable")
 
 def evaluate(analysis: Analysis) -> tuple[Finding, ...]:
     """Every rule's answer, most worthwhile first."""
-    run = analysis.runs[analysis.traces.index(analysis.main.timeline.trace)]
+    run = analysis.main_run
     advised = judged(run)
     subjects = {phase: subject(analysis, phase) for phase in {rule.phase for rule in RULES}} if advised else {}
     found = (

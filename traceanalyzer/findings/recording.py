@@ -18,8 +18,7 @@ def judged(run: RunFacts) -> bool:
 
 def window(analysis: Analysis) -> Answer:
     """Does the window hold enough complete decode steps?"""
-    line = analysis.main.timeline
-    run = analysis.runs[analysis.traces.index(line.trace)]
+    line, run = analysis.main.timeline, analysis.main_run
     if not judged(run):
         return not_applicable("not_generation")
     steps = line.steps[line.steps["phase"] == "decode"]

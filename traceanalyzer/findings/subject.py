@@ -20,9 +20,9 @@ from traceanalyzer.analysis.forecast import StepModel, step_model
 from traceanalyzer.analysis.forecast.replay import Replay, replay
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.late import late
-from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.analysis.roofline import grid_blocks
 from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.findings import blocking
@@ -164,9 +164,7 @@ class PhaseSubject:
         out = np.full(len(self.rows), np.nan)
         if not len(kernels):
             return out
-        grid = kernels[["grid_x", "grid_y", "grid_z"]].to_numpy(np.float64)
-        blocks = np.where((grid > 0).all(axis=1), grid.prod(axis=1), np.nan)
-        out[row >= 0] = blocks[row[row >= 0]]
+        out[row >= 0] = grid_blocks(kernels)[row[row >= 0]]
         return out
 
     def of_category(self, *categories: str) -> Bools:
@@ -199,20 +197,19 @@ class PhaseSubject:
 def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
     """The phase of the slowest device, or None where it has no complete step that took time."""
     main = analysis.main
-    run = analysis.runs[analysis.traces.index(main.timeline.trace)]
-    about = of_phase(main.timeline, main.ledger, main.phases, run, phase)
+    model = analysis.decode if phase == "decode" else step_model(main.timeline, main.ledger, phase)
+    about = of_phase(main.timeline, model, main.phases, analysis.main_run, phase)
     room = analysis.memory.max_sequences if analysis.memory and phase == "decode" else None
     return replace(about, room=room) if about else None
 
 
 def of_phase(
-    line: Timeline, ledger: Ledger, summaries: Sequence[PhaseSummary], run: RunFacts, phase: str
+    line: Timeline, model: StepModel | None, summaries: Sequence[PhaseSummary], run: RunFacts, phase: str
 ) -> PhaseSubject | None:
-    """A phase of a device, its room not known; None where it has no complete step that took time."""
+    """A phase of a device, its room not known; None where it has no complete step that took time, and so no model."""
     steps = line.complete_steps
     steps = steps[steps["phase"] == phase]
     summary = next((found for found in summaries if found.phase == phase), None)
-    model = step_model(line, ledger, phase)
     if summary is None or model is None:
         return None
     rows = line.table[line.table["step"].isin(steps.index)]

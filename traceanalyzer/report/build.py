@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 from traceanalyzer import __version__
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
-from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.report import document as doc
@@ -66,12 +65,8 @@ def _options(analysis: Analysis) -> doc.Options:
     )
 
 
-def _main_run(analysis: Analysis) -> RunFacts:
-    return analysis.runs[analysis.traces.index(analysis.main.timeline.trace)]
-
-
 def _run(analysis: Analysis) -> doc.Run:
-    facts = _main_run(analysis)
+    facts = analysis.main_run
     trace = analysis.main.timeline.trace
     producer = trace.metadata.producer or {}
     model = described(trace.metadata.collector, facts.layers)
@@ -152,7 +147,7 @@ def _quality(analysis: Analysis) -> list[doc.QualityNote]:
 
 
 def _verdict(analysis: Analysis, found: tuple[Finding, ...]) -> doc.Verdict:
-    facts, run, main = analysis.verdict, _main_run(analysis), analysis.main
+    facts, run, main = analysis.verdict, analysis.main_run, analysis.main
     phase, floor = facts.phase, analysis.decode_floor
     duration = phase.duration_ns if phase else main.timeline.span_ns
     ridge = main.timeline.device.matrix_ridge

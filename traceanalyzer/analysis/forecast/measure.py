@@ -30,6 +30,7 @@ import pandas as pd
 from traceanalyzer.analysis import intervals
 from traceanalyzer.analysis.forecast.described import with_described_work
 from traceanalyzer.analysis.forecast.gaps import Gaps, classed_gaps
+from traceanalyzer.analysis.forecast.groups import KEYS, with_keys
 from traceanalyzer.analysis.forecast.model import COLUMNS, WORK, StepModel
 from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
@@ -41,9 +42,6 @@ MOST_FIXED_NS = 2_000.0
 FIXED_PERCENTILE = 5
 QUEUE_FULL = 20.0
 """A launch call that takes this many times the median one waited for the device."""
-
-_KEYS = ("name", "category", "role", "dtype", "tensor_core", "known", "memory_bound", "weighted", "attends")
-"""Equal kernels: one name can multiply by weights here and by a cache there, and a sum with an unknown is unknown."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -177,16 +175,16 @@ def _own_host(timeline: Timeline, steps: pd.DataFrame, wall: Ints) -> float:
 def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     frame = _columns(timeline, pieces)
     summed = ["count", "duration_ns", "fixed_ns", "hidden_ns", *WORK]
-    by = frame.groupby(list(_KEYS), dropna=False, sort=True)
+    by = frame.groupby(list(KEYS), dropna=False, sort=True)
     # One unknown makes a sum unknown; groupby's own sum would skip it.
-    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in _KEYS], dropna=False).any()) / steps
+    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in KEYS], dropna=False).any()) / steps
     total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
     return total[list(COLUMNS)]
 
 
 def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
     """What tells the pieces apart and what is summed over them, one row per piece."""
-    needed = timeline.table.columns.intersection([*_KEYS, "kind", "flops", *WORK])
+    needed = timeline.table.columns.intersection([*KEYS, "kind", "flops", *WORK])
     table = timeline.table[needed].iloc[pieces["row"].to_numpy()].reset_index(drop=True)
     kind = table["kind"].to_numpy()
     part, share = pieces["part"].to_numpy(), pieces["share"].to_numpy()
@@ -207,7 +205,4 @@ def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
         "fixed_ns": np.where(kind == KERNEL, np.minimum(fixed_ns(timeline) * part, share), 0.0),
         **work, "tensor_compute_ns": tensor * part,
     }, copy=False)  # fmt: skip
-    frame["known"] = frame["compute_ns"].notna() & frame["memory_ns"].notna()
-    frame["memory_bound"] = frame["memory_ns"] > frame["compute_ns"]
-    frame["weighted"], frame["attends"] = frame["weight_bytes"].notna(), frame["kv_bytes"].notna()
-    return frame
+    return with_keys(frame)
