@@ -1,0 +1,56 @@
+"""What the parts of the supervisor tell each other: windows, their files, and why a trigger was not followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RawWindow:
+    """One process' share of a window, as its recorder left it under RECORDING/.raw.
+
+    path: the trace as JSON, not compressed. Times are epoch nanoseconds, costs milliseconds; None is unknown.
+    closed_by: steps | time | flush | exit | user_profiler | lost; `steps` and `time` are complete windows.
+    """
+
+    path: Path
+    pid: int
+    recorder: str
+    opened_ns: int | None = None
+    closed_ns: int | None = None
+    closed_by: str = "steps"
+    open_ms: float | None = None
+    stop_ms: float | None = None
+    save_ms: float | None = None
+
+
+@dataclass
+class Window:
+    """One window over all ranks.
+
+    number: from 1, as in the control block. In mode `full` every process counts its own windows.
+    reason: full | every | requests | latency | signal | http.
+    stable: whether the batch size had settled before it; None where it was not waited for.
+    weight_s: seconds of the run that this window stands for, from the last window's trigger to its own.
+    missing: pids that hold a model and gave no file.
+    """
+
+    number: int
+    reason: str
+    requested_ns: int
+    stable: bool | None = None
+    weight_s: float | None = None
+    raws: list[RawWindow] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+    service: dict[str, Any] = field(default_factory=dict)
+    """The engine's own metrics at open and close, see `service`."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a trigger led to no window: busy | min_gap | per_day | no_model | stopped | unsupported."""
+
+    code: str
+    message: str

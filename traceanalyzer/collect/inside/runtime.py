@@ -1,0 +1,149 @@
+"""What one process of the command is and does, as the supervisor sees it: its ring, its hello file, the control block.
+
+`process` is the one instance. It is attached when torch is first imported, not before: a process without torch opens no
+file of ours. What could be wrong: a fork shares the memory map of its parent's ring, so the child lets go of it and
+makes its own as soon as it runs a step; between the fork and that step it counts nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from . import layout
+from .guard import failures
+
+
+class Process:
+    """The state of this process. All fields may be read at any time; only methods change them.
+
+    config: what to record, from RUNTIME/config.json; empty before `attach`.
+    control, ring: memory maps, or None where they could not be made.
+    facts: what the hello file says about this process, JSON types only.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is attached yet."""
+        self.folder = ""
+        self.config: dict[str, Any] = {}
+        self.control: mmap.mmap | None = None
+        self.ring: mmap.mmap | None = None
+        self.pid = 0
+        self.forked = False
+        """Whether torch was imported before this process was forked: Kineto's own thread is then missing."""
+        self.facts: dict[str, Any] = {}
+        self.lock = threading.RLock()
+        self._numbers = itertools.count()
+        self._written = 0
+
+    def attach(self, folder: str) -> bool:
+        """Open the control block and the ring, and say hello. Returns whether there is something to record for."""
+        self.folder = folder
+        with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+            self.config = json.load(stream)
+        self.control = _mapped(os.path.join(folder, "control"), layout.CONTROL_SIZE)
+        if self.control is None or layout.read_word(self.control, layout.MAGIC) != layout.CONTROL_MAGIC:
+            self.control = None
+            return False
+        self._open_ring()
+        os.register_at_fork(after_in_child=self.after_fork)
+        return True
+
+    def after_fork(self) -> None:
+        """In the child: forget the parent's ring; the next step or hello makes one of its own."""
+        self.ring = None
+        self.forked = True
+        self.lock = threading.RLock()
+        failures.clear()
+
+    def ensure(self) -> bool:
+        """A ring of this process' own; False where there can be none."""
+        if self.ring is None and self.control is not None and self.pid != os.getpid():
+            with self.lock:
+                if self.ring is None:
+                    self._open_ring()
+                    self.hello()
+        return self.ring is not None
+
+    def _open_ring(self) -> None:
+        self.pid = os.getpid()
+        path = os.path.join(self.folder, "rings", f"{self.pid}.ring")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            os.ftruncate(fd, layout.RING_SIZE)
+            ring = mmap.mmap(fd, layout.RING_SIZE)
+        finally:
+            os.close(fd)
+        layout.write_word(ring, layout.RING_PID, self.pid)
+        layout.write_word(ring, layout.MAGIC, layout.RING_MAGIC)
+        self._numbers = itertools.count()
+        self._written = 0
+        self.ring = ring
+
+    def write_step(self, record: tuple[int, ...]) -> None:
+        """Add one record: the fields of `layout.RECORD_FIELDS` without `number`."""
+        ring = self.ring
+        if ring is None:
+            return
+        index = next(self._numbers)
+        layout.RECORD.pack_into(ring, layout.record_offset(index), *record[:4], index & 0xFFFF_FFFF, *record[4:])
+        if index >= self._written:  # two threads: the count never goes back
+            self._written = index + 1
+            layout.write_word(ring, layout.RING_COUNT, index + 1)
+
+    def set(self, offset: int, value: int) -> None:
+        """Set a word of the ring's header."""
+        if self.ring is not None:
+            layout.write_word(self.ring, offset, value)
+
+    def asked(self, offset: int) -> int:
+        """A word of the control block; 0 without one."""
+        return layout.read_word(self.control, offset) if self.control is not None else 0
+
+    def supervised(self) -> bool:
+        """Whether the supervisor is alive and lets windows be opened."""
+        if self.control is None or self.asked(layout.STOPPED):
+            return False
+        return time.time_ns() - self.asked(layout.HEARTBEAT_NS) < layout.HEARTBEAT_LIMIT_NS
+
+    def count_failure(self) -> None:
+        """Show the number of failures to the supervisor."""
+        self.set(layout.RING_FAILURES, sum(count for count, _ in failures.values()))
+
+    def hello(self, **facts: Any) -> None:
+        """Add facts and write procs/PID.json anew, atomically.
+
+        Values are JSON types; no argument, environment, prompt or path may be among them.
+        """
+        self.facts.update(facts)
+        found = dict(self.facts)
+        found.update(
+            schema=1, pid=os.getpid(), ppid=os.getppid(), python=sys.version.split()[0], forked=self.forked,
+            failures=[{"where": where, "count": n, "error": error} for where, (n, error) in failures.items()],
+        )  # fmt: skip
+        path = os.path.join(self.folder, "procs", f"{os.getpid()}.json")
+        with open(f"{path}.tmp", "w", encoding="utf-8") as stream:
+            json.dump(found, stream)
+        os.replace(f"{path}.tmp", path)
+
+
+def _mapped(path: str, size: int) -> mmap.mmap | None:
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return mmap.mmap(fd, size)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
+
+
+process = Process()
