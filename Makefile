@@ -10,13 +10,15 @@ BIN := $(VENV)/bin
 OUT := out
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOAK_MINUTES ?= 30
+NEWEST := $(VENV)/engines-newest
 
-.PHONY: help demo test lint soak bench samples screenshots clean
+.PHONY: help demo test lint soak engines-newest bench samples screenshots clean
 
 help:
 	@echo "make demo     record a tiny generation, analyse it and the samples, print the pages' paths"
 	@echo "make test     ruff, mypy, import-linter and the tests"
 	@echo "make soak     the long stress tests, at most $(SOAK_MINUTES) minutes"
+	@echo "make engines-newest  check the collector's hooks on the newest vLLM and SGLang"
 	@echo "make bench    measure speed and memory against HTA; takes minutes and several GB of memory"
 	@echo "make samples  render the samples' pages and the JSON schema anew (two minutes)"
 	@echo "make clean    remove $(VENV), $(OUT) and caches"
@@ -55,11 +57,21 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# The engines that the collector hooks into: their Python files alone, nothing of them is installed.
+$(VENV)/.engines: tests/collect/fetch_wheels.py | $(VENV)/.dev
+	@echo "downloading the wheels of vLLM and SGLang" >&2
+	$(BIN)/python tests/collect/fetch_wheels.py $(VENV)/engines
+	@touch $@
+
+test: lint $(VENV)/.engines
 	$(BIN)/python -m pytest -m "not soak" -n auto
 
 soak: $(VENV)/.dev
 	timeout --foreground $(SOAK_MINUTES)m $(BIN)/python -m pytest -m soak
+
+engines-newest: $(VENV)/.dev
+	@$(BIN)/python tests/collect/fetch_wheels.py $(NEWEST) vllm sglang
+	@TRACEANALYZER_ENGINES=$(CURDIR)/$(NEWEST) $(BIN)/python -m pytest tests/collect/test_engines.py -k hook_targets
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
