@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
+import random
 import subprocess
 import sys
+import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +18,7 @@ import torch
 
 from tests.collect.wheels import ENGINES
 from tests.conftest import require
-from traceanalyzer.collect.inside import architecture
+from traceanalyzer.collect.inside import architecture, guard
 from traceanalyzer.collect.inside import sglang as sglang_hooks
 from traceanalyzer.collect.inside import vllm as vllm_hooks
 
@@ -133,9 +136,72 @@ def test_requests_as_a_list_of_objects() -> None:
     assert vllm_hooks.describe_step(None, old_output(a=(7, 1), b=(8, 4))) == ("mixed", 5, 2, 20, 56, 4, 1, 0)
 
 
-def test_a_field_that_is_gone_leaves_a_poorer_label() -> None:
-    from traceanalyzer.collect.inside import guard
+def test_batches_of_all_kinds_of_requests() -> None:
+    """Against the sums as their definitions have them, one request after the other."""
+    chance = random.Random(7)
+    for _ in range(300):
+        # name, new, computed, scheduled, drafts among them, put out
+        rows = [
+            (f"r{i}", *chance.choice([(True, chance.randrange(9), chance.randrange(1, 9), 0, 0),
+                                      (False, chance.randrange(1, 9), chance.randrange(1, 9), 0, 0),
+                                      (False, chance.randrange(1, 9), 1, 0, 5),
+                                      (False, chance.randrange(1, 9), 1, 0, 5),
+                                      (False, chance.randrange(1, 9), 4, 3, 5)]))
+            for i in range(chance.randrange(1, 7))
+        ]  # fmt: skip
+        known = [row for row in rows if not row[1]]
+        output = SimpleNamespace(
+            scheduled_new_reqs=[SimpleNamespace(req_id=row[0], num_computed_tokens=row[2]) for row in rows if row[1]],
+            scheduled_cached_reqs=SimpleNamespace(
+                req_ids=[row[0] for row in known], num_computed_tokens=[row[2] for row in known],
+                num_output_tokens=[row[5] for row in known],
+            ),
+            num_scheduled_tokens={row[0]: row[3] for row in rows},
+            total_num_scheduled_tokens=sum(row[3] for row in rows),
+            scheduled_spec_decode_tokens={row[0]: [1] * row[4] for row in rows if row[4]},
+        )  # fmt: skip
+        prompts = [row for row in rows if row[5] == 0]
+        assert vllm_hooks.describe_step(None, output) == (
+            "prefill" if len(prompts) == len(rows) else "mixed" if prompts else "decode",
+            sum(row[3] for row in rows), len(rows), sum(row[2] + row[3] for row in rows),
+            sum(row[3] * (row[2] + row[3]) for row in rows), sum(row[3] for row in prompts), len(prompts),
+            sum(row[1] for row in rows),
+        )  # fmt: skip
 
+
+def test_an_instance_that_only_encodes_runs_no_tokens() -> None:
+    output = old_output(a=(7, 4))
+    output.scheduled_encoder_inputs = {"a": [0]}
+    encodes = SimpleNamespace(vllm_config=SimpleNamespace(is_mm_encoder_only=True))
+    generates = SimpleNamespace(vllm_config=SimpleNamespace(is_mm_encoder_only=False))
+    assert vllm_hooks.describe_step(encodes, output) == ("encoder", None, 1, *NOTHING_MORE)
+    assert vllm_hooks.describe_step(generates, output) == ("prefill", 4, 1, 11, 44, 4, 1, 0)
+
+
+FIELDS = {
+    "vllm/config/parallel.py:ParallelConfig": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+                                               "enable_expert_parallel"),
+    "vllm/config/cache.py:CacheConfig": ("cache_dtype", "block_size", "num_gpu_blocks", "enable_prefix_caching"),
+    "vllm/config/scheduler.py:SchedulerConfig": ("max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill",
+                                                 "async_scheduling"),
+    "vllm/config/model.py:ModelConfig": ("model", "dtype", "quantization", "enforce_eager", "hf_text_config"),
+    "vllm/config/compilation.py:CompilationConfig": ("cudagraph_mode",),
+    "vllm/config/speculative.py:SpeculativeConfig": ("method", "num_speculative_tokens", "draft_model_config"),
+    "vllm/v1/kv_cache_interface.py:KVCacheConfig": ("num_blocks", "kv_cache_groups"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", FIELDS)
+def test_facts_read_fields_that_vllm_has(place: str) -> None:
+    path, _, name = place.partition(":")
+    require((ENGINES / path).is_file(), "no unpacked vllm wheel (`make test` fetches it)")
+    tree = ast.parse((ENGINES / path).read_text())
+    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    targets = [node.target for node in found.body if isinstance(node, ast.AnnAssign)]
+    assert set(FIELDS[place]) <= {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_a_field_that_is_gone_leaves_a_poorer_label() -> None:
     guard.failures.clear()
     strange = SimpleNamespace(total_num_scheduled_tokens=5, num_scheduled_tokens={"a": 5})
     found = vllm_hooks.describe_step(None, strange)
@@ -204,7 +270,7 @@ def test_vllm_facts() -> None:
     json.dumps(found)
 
 
-def test_sglang_facts() -> None:
+def test_sglang_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     # 2 layers of 12 tokens x 2 heads x 2, two bytes each, K and V: 96 x 4 bytes, 32 a token.
     pool = SimpleNamespace(
         k_buffer=[torch.zeros(12, 2, 2, dtype=torch.bfloat16) for _ in range(2)],
@@ -213,10 +279,11 @@ def test_sglang_facts() -> None:
     runner = SimpleNamespace(
         model_config=SimpleNamespace(hf_text_config=CONFIG, model_path="someone/tiny-llama", dtype=torch.bfloat16,
                                      quantization="fp8"),
-        server_args=SimpleNamespace(tp_size=2, pp_size=1, dp_size=1, chunked_prefill_size=-1, disable_cuda_graph=True,
-                                    disable_overlap_schedule=False, page_size=1),
+        server_args=SimpleNamespace(tp_size=2, pp_size=1, dp_size=1, chunked_prefill_size=-1,
+                                    disable_overlap_schedule=False),
         model=torch.nn.Embedding(32, 8, dtype=torch.bfloat16), token_to_kv_pool=pool, is_draft_worker=False,
-        kv_cache_dtype=torch.bfloat16, tp_rank=1, gpu_id=1, max_total_num_tokens=11,
+        kv_cache_dtype=torch.bfloat16, tp_rank=1, gpu_id=1, max_total_num_tokens=11, page_size=1,
+        decode_cuda_graph_runner=None,
     )  # fmt: skip
     found = sglang_hooks.facts(runner)
     model = found.pop("model")
@@ -230,6 +297,13 @@ def test_sglang_facts() -> None:
         "engine": {"max_cached_tokens": 11, "chunked_prefill": False, "async_scheduling": True, "block_size": 1,
                    "cuda_graphs": "NONE"},
     }  # fmt: skip
+    context = types.ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: SimpleNamespace(tp_size=4, tp_rank=3)  # type: ignore[attr-defined]
+    context.get_schedule = lambda: 1 / 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, context.__name__, context)
+    resolved = sglang_hooks.facts(runner)
+    assert (resolved["rank"], resolved["world_size"], resolved["parallel"]["dp"]) == (3, 4, 1)
+    assert guard.failures.pop("sglang settings")[0] > 0
     runner.is_draft_worker = True
     assert set(sglang_hooks.facts(runner)) == {"draft_model"}
 

@@ -15,11 +15,12 @@ prompt that runs in parts of its layers (SPLIT_PREFILL) tells no tokens, or each
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 from . import architecture
 from .description import Describe, Description
-from .guard import note
+from .guard import guarded, note
 
 OTHER = Description("other")
 _MOST_STARTED = 8192
@@ -144,33 +145,60 @@ def facts(runner: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
+_SECTIONS = ("get_parallel", "get_schedule", "get_spec")
+
+
+def _setting(arguments: Any, name: str) -> Any:
+    """A setting as it was resolved, None where it is not known.
+
+    Recent releases keep in the arguments what was asked for, and in sections of a context of the process what came of
+    it; before, the arguments were changed in place.
+    """
+    context = sys.modules.get("sglang.srt.runtime_context")
+    for section in _SECTIONS:
+        if hasattr(context, section):
+            with guarded("sglang settings"):
+                value = getattr(getattr(context, section)(), name, None)
+                if value is not None:
+                    return value
+    return getattr(arguments, name, None)
+
+
 def _rank(runner: Any, parallel: dict[str, int]) -> int | None:
     """The rank within the ranks that share the weights: pipeline stages outside, tensor shards inside."""
-    shard = getattr(runner, "tp_rank", None)
-    return shard + getattr(runner, "pp_rank", 0) * parallel.get("tp", 1) if isinstance(shard, int) else None
+    shard, stage = (_setting(runner, name) for name in ("tp_rank", "pp_rank"))
+    return shard + (stage or 0) * parallel.get("tp", 1) if isinstance(shard, int) else None
 
 
 def _parallel(arguments: Any) -> dict[str, int]:
-    sizes = {name: getattr(arguments, f"{name}_size", None) for name in ("tp", "pp", "dp", "ep")}
+    sizes = {name: _setting(arguments, f"{name}_size") for name in ("tp", "pp", "dp", "ep")}
     return {name: size for name, size in sizes.items() if isinstance(size, int)}
 
 
 def _settings(runner: Any, arguments: Any) -> dict[str, Any]:
     """The settings that decide how steps are batched and launched."""
-    chunk = getattr(arguments, "chunked_prefill_size", None)
-    disabled = getattr(arguments, "disable_cuda_graph", None)
-    overlap = getattr(arguments, "disable_overlap_schedule", None)
+    chunk, no_overlap = (_setting(arguments, name) for name in ("chunked_prefill_size", "disable_overlap_schedule"))
     return architecture.known(
         max_num_seqs=getattr(runner, "max_running_requests", None),
-        max_num_batched_tokens=getattr(arguments, "max_prefill_tokens", None),
+        max_num_batched_tokens=_setting(arguments, "max_prefill_tokens"),
         max_cached_tokens=getattr(runner, "max_total_num_tokens", None),
         chunked_prefill=chunk > 0 if isinstance(chunk, int) else None,
-        async_scheduling=not overlap if isinstance(overlap, bool) else None,
-        block_size=getattr(runner, "page_size", None) or getattr(arguments, "page_size", None),
-        cuda_graphs=("NONE" if disabled else "FULL_DECODE_ONLY") if isinstance(disabled, bool) else None,
-        speculation=getattr(arguments, "speculative_algorithm", None),
-        speculated_tokens=getattr(arguments, "speculative_num_draft_tokens", None),
+        async_scheduling=not no_overlap if isinstance(no_overlap, bool) else None,
+        block_size=getattr(runner, "page_size", None),
+        cuda_graphs=_graphs(runner),
+        speculation=_setting(arguments, "speculative_algorithm"),
+        speculated_tokens=_setting(arguments, "speculative_num_draft_tokens"),
     )
+
+
+def _graphs(runner: Any) -> str | None:
+    """Whether decode steps are replayed as graphs; the runner that replays them has had three names."""
+    for name in ("decode_cuda_graph_runner", "graph_runner", "cuda_graph_runner"):
+        if hasattr(runner, name):
+            replays = getattr(runner, name)
+            eager = replays is None or type(replays).__name__.startswith("Eager")
+            return "NONE" if eager else "FULL_DECODE_ONLY"
+    return None
 
 
 def _cache(runner: Any) -> dict[str, int]:

@@ -16,6 +16,7 @@ context counts drafts that are rejected later. A layer-wise (KV-shared, sliding)
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from . import architecture
@@ -46,10 +47,10 @@ def _described(worker: Any, output: Any, tokens: int) -> Description:
     if getattr(output, "scheduled_encoder_inputs", None) and _only_encodes(worker):
         return Description("encoder", sequences=len(scheduled))
     computed, outputs = _progress(cached)
+    context = sum(computed) + tokens
     if output.scheduled_new_reqs or tokens != len(scheduled) or (outputs is not None and 0 in outputs):
         names = [request.req_id for request in cached] if isinstance(cached, list) else cached.req_ids
-        return _uneven(output, dict(zip(names, computed)), dict(zip(names, outputs or ())))
-    context = sum(computed) + tokens
+        return _uneven(output, context, names, computed, outputs)
     return Description("decode", tokens, tokens, context, context, 0, 0, 0)
 
 
@@ -63,24 +64,42 @@ def _progress(cached: Any) -> tuple[list[int], list[int] | None]:
     return cached.num_computed_tokens, getattr(cached, "num_output_tokens", None)
 
 
-def _uneven(output: Any, computed: dict[str, int], outputs: dict[str, int]) -> Description:
-    """A step that starts requests, continues prompts or verifies drafts."""
+def _uneven(output: Any, context: int, names: list[str], computed: list[int], outputs: list[int] | None) -> Description:
+    """A step that starts requests, continues prompts or verifies drafts.
+
+    Hundreds of sequences that put out one token each are common beside them, so only the others are looked at one by
+    one: a row of one token adds its context once, and one of more adds the rest.
+
+    Args:
+        output: of the scheduler.
+        context: of the known requests, with the tokens of all.
+        names, computed, outputs: of the known requests; no outputs: not said.
+    """
     scheduled = output.num_scheduled_tokens
-    drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
-    fresh = {request.req_id: request for request in output.scheduled_new_reqs}
-    context = pairs = prompts = prompt_tokens = 0
-    for name, count in scheduled.items():
-        before = fresh[name].num_computed_tokens if name in fresh else computed.get(name, 0)
-        context += before + count
-        pairs += count * (before + count)
-        if name in fresh or count - len(drafts.get(name, ())) > 1 or outputs.get(name) == 0:
-            prompts += 1
-            prompt_tokens += count
+    prompts = prompt_tokens = more = starting = 0
+    for request in output.scheduled_new_reqs:
+        count, before = scheduled[request.req_id], request.num_computed_tokens
+        context += before
+        more += (count - 1) * (before + count)
+        prompts += 1
+        prompt_tokens += count
+        starting += not _is_resumed(request)
+    if output.total_num_scheduled_tokens - prompt_tokens == len(names):
+        continued = outputs.count(0) if outputs is not None else 0
+        prompts, prompt_tokens = prompts + continued, prompt_tokens + continued
+    else:
+        drafts = getattr(output, "scheduled_spec_decode_tokens", None) or {}
+        for name, before, put_out in zip(names, computed, outputs or itertools.repeat(1)):
+            count = scheduled[name]
+            more += (count - 1) * (before + count)
+            if not put_out or count - len(drafts.get(name, ())) > 1:
+                prompts += 1
+                prompt_tokens += count
     phase = "decode" if not prompts else "prefill" if prompts == len(scheduled) else "mixed"
-    starting = sum(not _is_resumed(request) for request in fresh.values())
     return Description(
-        phase, output.total_num_scheduled_tokens, len(scheduled), context, pairs, prompt_tokens, prompts, starting
-    )
+        phase, output.total_num_scheduled_tokens, len(scheduled), context, context + more, prompt_tokens, prompts,
+        starting,
+    )  # fmt: skip
 
 
 def _is_resumed(request: Any) -> bool:
