@@ -1,0 +1,233 @@
+"""The daemon that Kineto asks for work: its own thread in each process then starts, stops and writes a window.
+
+With KINETO_USE_DAEMON=1 every process that imports torch sends datagrams to the socket `dynolog` of a folder: a header
+(unsigned 64-bit size of what follows, 32 bytes of name) and for the name `req` four numbers (kinds of work it can take:
+1 counters, 2 activities; how many process numbers follow; a 64-bit job) and the process numbers, its own first. The
+answer has the same header and the text of a configuration, or none. What was found out by trying and by reading Kineto:
+
+- Processes ask once a second at best. While one records or writes, the bit for activities is missing from `req`: it is
+  busy, and what it is sent would be dropped.
+- A start time is kept to the millisecond, in Kineto's thread, when it is two seconds ahead: up to one until the process
+  asks, up to one until that thread looks. A start time that has passed leaves an empty `.tmp` file and no trace.
+- Bounded by iterations (PROFILE_START_ITERATION=0, ACTIVITIES_ITERATIONS=N), exactly N+1 steps are recorded, from the
+  next step after the request on: the start time is ignored, each rank begins at its own time, the model's own thread
+  starts the recording, and ACTIVITIES_DURATION_MSECS does not end it. A server without requests stays recording until
+  the next ones come. So "N steps or T seconds, whichever comes first" does not exist.
+- Bounded by time, the window ends on time whatever the model does, and all ranks start together. This is what is used:
+  `windows` turns a number of steps into a duration from the steps it has seen.
+- The file is written as NAME_PID.json.tmp and renamed when complete, about a second after the window's end.
+
+What could be wrong: the protocol is Kineto's own and has no version. What is not understood is counted, not answered.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+from typing import Mapping
+
+SOCKET = "dynolog"
+"""The socket's name, which Kineto expects in KINETO_IPC_SOCKET_DIR."""
+POLL_S = 1.0
+"""How often a process asks, with the configuration that `environment` gives it."""
+LEAD_S = 2.5
+"""From sending a configuration to its start time: a poll, a turn of Kineto's thread, and some room."""
+STALE_S = 5.0
+"""A process that has not asked for so long does not ask any more."""
+MOST_CONFIG_BYTES = 16_384
+"""One datagram holds the whole answer."""
+_HEADER = struct.Struct("<Q32s")
+_REQUEST = struct.Struct("<iiq")
+_PID = struct.Struct("<i")
+_ACTIVITIES = 2
+_LARGEST = 65_536
+_MOST_PIDS = 65_536
+_BUFFER_MB = 256
+
+
+class Daemon:
+    """Answers Kineto's requests from one thread of its own.
+
+    polls: process number, as the process itself sees it, -> monotonic seconds of its last request.
+    refused: datagrams that were not understood.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Bind the socket. The folder must be private (0700). Raises `OSError`, also for a path of over 107 bytes."""
+        self.polls: dict[int, float] = {}
+        self.refused = 0
+        self._idle: dict[int, bool] = {}
+        self._waiting: dict[int, tuple[bytes, float]] = {}
+        self._delivered: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._closing = False
+        self._path = folder / SOCKET
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            self._socket.bind(str(self._path))
+            self._socket.settimeout(0.5)
+        except OSError:
+            self._socket.close()
+            raise
+        self._thread = threading.Thread(target=self._serve, name="kineto daemon", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def polling(self, pid: int) -> bool:
+        """Whether a process asks for work: its torch has a Kineto thread that works."""
+        return time.monotonic() - self.polls.get(pid, float("-inf")) < STALE_S
+
+    def idle(self, pid: int) -> bool:
+        """Whether a process said with its last request that it could record now."""
+        return self.polling(pid) and self._idle.get(pid, False)
+
+    def send(self, pid: int, config: str, wait_s: float = POLL_S * 1.5) -> None:
+        """Give a process a configuration with its next request, if that comes within `wait_s` seconds.
+
+        Raises `ValueError` where it is too long for one datagram.
+        """
+        text = config.encode()
+        if len(text) > MOST_CONFIG_BYTES:
+            raise ValueError("the configuration is too long for a datagram")
+        with self._lock:
+            self._delivered.pop(pid, None)
+            self._waiting[pid] = (text, time.monotonic() + wait_s)
+
+    def delivered(self, pid: int) -> bool:
+        """Whether the process fetched what was sent to it last."""
+        with self._lock:
+            return pid in self._delivered
+
+    def forget(self, pid: int) -> None:
+        """A process has ended; its number may be used again."""
+        with self._lock:
+            for kept in (self.polls, self._idle, self._waiting, self._delivered):
+                kept.pop(pid, None)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Stop answering and remove the socket."""
+        self._closing = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+        try:
+            self._path.unlink()
+        except OSError:
+            return
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                data, sender = self._socket.recvfrom(_LARGEST)
+            except socket.timeout:
+                continue
+            except OSError:
+                return
+            answer = self._answer(data)
+            if answer is None:
+                self.refused += 1
+            elif sender:
+                self._reply(answer, sender)
+
+    def _reply(self, answer: bytes, sender: str) -> None:
+        try:  # never wait for a process that does not read
+            self._socket.sendto(answer, socket.MSG_DONTWAIT, sender)
+        except OSError:
+            return
+
+    def _answer(self, data: bytes) -> bytes | None:
+        """The datagram to answer with, or None where the question is none of Kineto's."""
+        if len(data) < _HEADER.size:
+            return None
+        size, name = _HEADER.unpack_from(data)
+        kind = name.split(b"\0", 1)[0]
+        body = data[_HEADER.size :]
+        if size != len(body):
+            return None
+        if kind == b"ctxt":  # a process that says it is there; it wants to know how many use its GPU
+            return _HEADER.pack(_PID.size, name) + _PID.pack(1)
+        if kind != b"req" or size < _REQUEST.size:
+            return None
+        kinds, count, _job = _REQUEST.unpack_from(body)
+        if not 0 < count <= _MOST_PIDS or size != _REQUEST.size + count * _PID.size:
+            return None
+        pid = int(_PID.unpack_from(body, _REQUEST.size)[0])
+        if pid <= 0:
+            return None
+        text = self._asked(pid, bool(kinds & _ACTIVITIES))
+        return _HEADER.pack(len(text), name) + text
+
+    def _asked(self, pid: int, idle: bool) -> bytes:
+        now = time.monotonic()
+        with self._lock:
+            self.polls[pid] = now
+            self._idle[pid] = idle
+            text, until = self._waiting.get(pid, (b"", 0.0))
+            if text and now > until:
+                del self._waiting[pid]
+            elif text and idle:
+                del self._waiting[pid]
+                self._delivered[pid] = now
+                self._idle[pid] = False
+                return text
+        return b""
+
+
+def window_config(log_file: Path, start_ns: int, duration_ms: int, shapes: bool, stack: bool) -> str:
+    """The configuration for one window.
+
+    Args:
+        log_file: NAME.json; each process writes NAME_PID.json beside it.
+        start_ns: epoch nanoseconds; at least `LEAD_S` ahead.
+        duration_ms: of the window.
+        shapes: record the shapes of operators' inputs.
+        stack: record Python frames.
+
+    Raises `ValueError` where the file's name cannot stand in a line.
+    """
+    if any(c in str(log_file) for c in "\r\n#"):
+        raise ValueError("Kineto cannot write to a path with a line break or '#'")
+    lines = {
+        "ACTIVITIES_LOG_FILE": str(log_file),
+        "PROFILE_START_TIME": str(start_ns // 1_000_000),
+        "ACTIVITIES_DURATION_MSECS": str(duration_ms),
+        "ACTIVITIES_WARMUP_PERIOD_SECS": "0",
+        "ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB": str(_BUFFER_MB),
+        "PROFILE_REPORT_INPUT_SHAPES": "true" if shapes else "false",
+        "PROFILE_WITH_STACK": "true" if stack else "false",
+    }
+    return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+
+def environment(runtime: Path, raw: Path, given: Mapping[str, str]) -> dict[str, str]:
+    """What the command's processes need in their environment to ask this daemon; writes RUNTIME/kineto.conf.
+
+    Args:
+        runtime: holds the socket.
+        raw: the only folder that Kineto may write to.
+        given: the environment the command gets otherwise; a configuration named there is kept and added to.
+    """
+    kept = ""
+    if given.get("KINETO_CONFIG"):
+        try:
+            kept = Path(given["KINETO_CONFIG"]).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            kept = ""
+    lines = f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={POLL_S:.0f}\nACTIVITIES_MAX_GPU_BUFFER_SIZE_MB={_BUFFER_MB}\n"
+    path = runtime / "kineto.conf"
+    path.write_text(f"{kept}\n{lines}" if kept else lines, encoding="utf-8")
+    found = {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": str(runtime),
+        "KINETO_CONFIG": str(path),
+        "KINETO_ONDEMAND_TRACE_DIR": os.path.realpath(str(raw)),
+    }
+    if "KINETO_LOG_LEVEL" not in given:
+        found["KINETO_LOG_LEVEL"] = "6"  # its lines on stderr are not the command's
+    return found
