@@ -28,8 +28,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)(B|[kKMGT]B|[KMGT]iB)")
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _PERCENTILE = re.compile(r"p(50|90|95|99)x(\d+(?:\.\d+)?)")
-_FLAGS = frozenset(("--help", "--version", "--quiet", "--verbose", "--signal", "--shapes", "--no-shapes", "--with-stack",
-                    "--check"))  # fmt: skip
+_FLAGS = frozenset(
+    ("--help", "--version", "--quiet", "--verbose", "--signal", "--shapes", "--no-shapes", "--with-stack", "--check")
+)
 _SHORT_FLAGS = re.compile(r"-[hqv]+")
 
 _EPILOG = """\
