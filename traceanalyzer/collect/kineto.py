@@ -108,7 +108,7 @@ class Daemon:
         """A process has ended; its number may be used again."""
         with self._lock:
             for kept in (self.polls, self._idle, self._waiting, self._delivered):
-                kept.pop(pid, None)  # type: ignore[attr-defined]
+                kept.pop(pid, None)
 
     def close(self) -> None:
         """Stop answering and remove the socket."""

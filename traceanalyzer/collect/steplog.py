@@ -1,0 +1,281 @@
+"""The steps of the last ten minutes, from the rings: how long steps take, profiled or not, and what they were.
+
+Definitions: a step's *period* is the time from its start to the start of the next step in the same thread. The *decode
+period* is that of a decode step whose next step is one, too; drafts in between belong to it. A gap before a step of new
+sequences only is *idle*: nothing was in flight, so it belongs to no step; so does any gap of over a minute. A step's
+share of time is its period, or its duration where no period is known. Percentiles are nearest-rank.
+
+What could be wrong: where the steps of one batch move from thread to thread there are no periods, and shares are those
+of the calls' durations, which on a GPU leave out what runs on after the call. A server that fetches one new sequence at
+a time looks idle while it waits for its own scheduler.
+"""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from array import array
+from bisect import bisect_left
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any, Iterable, Sequence
+
+from .inside import layout
+from .ring import Step
+
+KEPT_NS = 600_000_000_000
+MOST_ROWS = layout.RING_CAPACITY
+_LONGEST_GAP_NS = 60_000_000_000
+_AROUND_NS = 1_000_000_000
+"""Steps so near a window are not counted as unprofiled: Kineto prepares before it and writes after it."""
+_MOST_THREADS = 256
+_SETTLED_STEPS, _SETTLED_NS, _SETTLED_LEAST = 16, 1_000_000_000, 3
+_FEW = 3
+_PREFILL, _DECODE, _MIXED, _DRAFT = (layout.PHASES.index(name) for name in ("prefill", "decode", "mixed", "draft"))
+
+
+_STORED = (
+    ("start_ns", "Q"), ("duration_ns", "Q"), ("context_sum", "Q"), ("query_context_sum", "Q"), ("tokens", "I"),
+    ("sequences", "I"), ("prefill_tokens", "I"), ("new_sequences", "I"), ("phase", "B"), ("flags", "B"),
+    ("window", "H"), ("thread", "I"),
+)  # fmt: skip
+_DERIVED = (("period_ns", "Q"), ("decode_period_ns", "Q"), ("idle_ns", "Q"), ("near_window", "B"))
+COLUMNS = tuple(name for name, _ in _STORED + _DERIVED)
+"""Of the log and its file. Periods and idle times of 0 are unknown or none."""
+
+
+class StepLog:
+    """The steps of one process over the last ten minutes, at most `MOST_ROWS`, as columns. Safe for two threads.
+
+    dropped: rows that left the log early because there were too many.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self.dropped = 0
+        self._columns: dict[str, array[int]] = {name: array(code) for name, code in _STORED + _DERIVED}
+        self._first = 0
+        self._last: dict[int, int] = {}
+        self._last_main: dict[int, int] = {}
+        self._windows: deque[tuple[int, int]] = deque(maxlen=64)
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Steps in the log."""
+        return len(self._columns["start_ns"])
+
+    def add(self, records: Iterable[Step]) -> list[int]:
+        """Append records in their ring's order. Returns the decode periods that they completed, nanoseconds."""
+        completed: list[int] = []
+        with self._lock:
+            for step in records:
+                period = self._append(step)
+                if period:
+                    completed.append(period)
+            self._trim()
+        return completed
+
+    def mark(self, from_ns: int, until_ns: int) -> None:
+        """Say that a profiler may be at work in this span: its steps are not unprofiled."""
+        self._windows.append((from_ns, until_ns))
+
+    def _append(self, step: Step) -> int:
+        """Add a row; returns the decode period that it completes, or 0."""
+        columns, row = self._columns, len(self)
+        for name, _ in _STORED:
+            columns[name].append(getattr(step, name))
+        for name, _ in _DERIVED:
+            columns[name].append(0)
+        before = self._last.get(step.thread, -1) - self._first
+        if before >= 0:
+            self._link(before, row, step)
+        self._last[step.thread] = self._first + row
+        if len(self._last) > _MOST_THREADS:
+            self._forget_threads()
+        if step.phase == _DRAFT:
+            return 0
+        before = self._last_main.get(step.thread, -1) - self._first
+        self._last_main[step.thread] = self._first + row
+        if before < 0 or step.phase != _DECODE or columns["phase"][before] != _DECODE or self._is_idle(before, step):
+            return 0
+        period = columns["decode_period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
+        return period
+
+    def _link(self, before: int, row: int, step: Step) -> None:
+        """What becomes known of a row when the next step of its thread starts."""
+        columns = self._columns
+        if self._is_idle(before, step):
+            columns["idle_ns"][before] = max(0, self._gap(before, step))
+        else:
+            columns["period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
+        if step.window:
+            columns["near_window"][before] = 1
+        if columns["window"][before]:
+            columns["near_window"][row] = 1
+
+    def _gap(self, before: int, step: Step) -> int:
+        return step.start_ns - self._columns["start_ns"][before] - self._columns["duration_ns"][before]
+
+    def _is_idle(self, before: int, step: Step) -> bool:
+        return 0 < step.sequences <= step.new_sequences or self._gap(before, step) > _LONGEST_GAP_NS
+
+    def _forget_threads(self) -> None:
+        newest = sorted(self._last, key=lambda thread: self._last[thread])[-_MOST_THREADS // 2 :]
+        self._last = {thread: self._last[thread] for thread in newest}
+        self._last_main = {thread: self._last_main[thread] for thread in newest if thread in self._last_main}
+
+    def _trim(self) -> None:
+        """Drop what is too old or too much, in large pieces: taking from an array's front moves all of it."""
+        starts = self._columns["start_ns"]
+        if len(starts) <= MOST_ROWS and (not starts or starts[0] > starts[-1] - KEPT_NS - KEPT_NS // 16):
+            return
+        old = bisect_left(starts, starts[-1] - KEPT_NS)
+        many = len(starts) - MOST_ROWS
+        drop = max(old, many + MOST_ROWS // 16 if many > 0 else 0)
+        self.dropped += drop - old
+        for column in self._columns.values():
+            del column[:drop]
+        self._first += drop
+
+    def _copy(self, names: Sequence[str], since_ns: int) -> list[array[int]]:
+        """Columns from about the first step that started after `since_ns`: threads take turns, not strictly."""
+        with self._lock:
+            first = bisect_left(self._columns["start_ns"], since_ns)
+            return [self._columns[name][first:] for name in names]
+
+    def settled(self, now_ns: int) -> bool | None:
+        """Whether the last 16 steps, or those of the last second, all decode the same number of sequences.
+
+        None where no step ran lately.
+        """
+        names = ("start_ns", "phase", "sequences", "period_ns")
+        starts, phases, sequences, periods = self._tail(names, _SETTLED_STEPS * 4)
+        main = [i for i, phase in enumerate(phases) if phase != _DRAFT][-_SETTLED_STEPS:]
+        usual = max((periods[i] for i in main), default=0)
+        if not main or now_ns - starts[main[-1]] > 2_000_000_000 + 3 * usual:
+            return None
+        late = [i for i in main if starts[i] >= starts[main[-1]] - _SETTLED_NS]
+        seen = late if len(late) >= _SETTLED_LEAST else main
+        enough = len(main) == _SETTLED_STEPS or starts[main[-1]] - starts[main[0]] >= _SETTLED_NS
+        return (
+            enough and len(seen) >= _SETTLED_LEAST and len({(phases[i], sequences[i]) for i in seen}) == 1
+            and phases[seen[0]] == _DECODE
+        )  # fmt: skip
+
+    def usual_period_ns(self) -> int | None:
+        """Median period of the last decode steps outside windows; None where there is none."""
+        periods, near, windows = self._tail(("decode_period_ns", "near_window", "window"), 256)
+        found = sorted(p for p, n, w in zip(periods, near, windows) if p and not n and not w)[-128:]
+        return found[len(found) // 2] if found else None
+
+    def _tail(self, names: Sequence[str], rows: int) -> list[array[int]]:
+        with self._lock:
+            return [self._columns[name][-rows:] for name in names]
+
+    def summary(self, now_ns: int) -> dict[str, Any]:
+        """The last ten minutes: section `steplog` of a trace's block. Times in us, shares of the steps' own time.
+
+        seconds: from the first step's start to the last one's end. idle_s: of that, without a sequence in flight.
+        tokens_in: of prompts. tokens_out: that went through decoding, drafts that were refused included, the token that
+        a prompt's end yields not. sequences_mean, context_mean: per decode step, and per sequence of one.
+        """
+        names = ("start_ns", "duration_ns", "context_sum", "tokens", "sequences", "prefill_tokens", "phase", "period_ns",
+                 "decode_period_ns", "idle_ns")  # fmt: skip
+        starts, durations, contexts, tokens, sequences, prompts, phases, periods, decoding, idle = self._copy(
+            names, now_ns - KEPT_NS
+        )
+        if not starts:
+            return {"seconds": 0.0, "steps": 0}
+        spent = [period or duration for period, duration in zip(periods, durations)]
+        by_phase = [0] * len(layout.PHASES)
+        for phase, time in zip(phases, spent):
+            by_phase[phase if phase < len(by_phase) else 0] += time
+        whole = sum(by_phase)
+        counts = Counter(phases)
+        decodes = [i for i, phase in enumerate(phases) if phase == _DECODE]
+        known = {name: by_phase[layout.PHASES.index(name)] for name in ("prefill", "decode", "mixed")}
+        shares = {f"{name}_share": _ratio(time, whole) for name, time in known.items()}
+        shares["other_share"] = _ratio(whole - sum(known.values()), whole)
+        batch = sum(sequences[i] for i in decodes)
+        end = max(start + duration for start, duration in zip(starts, durations))
+        found: dict[str, Any] = {
+            "seconds": round((end - starts[0]) / 1e9, 3), "steps": len(starts), "prefill_steps": counts[_PREFILL],
+            "decode_steps": counts[_DECODE], "mixed_steps": counts[_MIXED], **shares,
+            "idle_s": round(sum(idle) / 1e9, 3), "tokens_in": sum(prompts),
+            "tokens_out": _decoded(tokens, prompts, phases), "sequences_mean": _ratio(batch, len(decodes), 2),
+            "context_mean": _ratio(sum(contexts[i] for i in decodes), batch, 1),
+        }  # fmt: skip
+        prefills = sorted(time for time, phase in zip(spent, phases) if phase == _PREFILL)
+        for name, values in (("decode_period", sorted(p for p in decoding if p)), ("prefill", prefills)):
+            for share in (50, 99):
+                found[f"{name}_p{share}_us"] = _microseconds(percentile(values, share))
+        return found
+
+    def overhead(self, opened_ns: int, closed_ns: int) -> dict[str, Any]:
+        """What profiling costs: median decode period within a window, and of steps far from any.
+
+        Of steps with the window's most frequent number of sequences where there are enough (`same_batch`), else of all.
+        """
+        names = ("start_ns", "decode_period_ns", "sequences", "window", "near_window")
+        inside: list[tuple[int, int]] = []
+        outside: list[tuple[int, int]] = []
+        spans = [*self._windows, (opened_ns, closed_ns)]
+        for start, period, sequences, window, near in zip(*self._copy(names, 0)):
+            if not period:
+                continue
+            if start >= opened_ns and start + period <= closed_ns:
+                inside.append((sequences, period))
+            elif not window and not near and _is_apart(start, start + period, spans):
+                outside.append((sequences, period))
+        if not inside:
+            return {}
+        batch = Counter(sequences for sequences, _ in inside).most_common(1)[0][0]
+        alike = [[period for sequences, period in found if sequences == batch] for found in (inside, outside)]
+        same = len(alike[1]) >= _FEW
+        profiled, plain = alike if same else [[period for _, period in found] for found in (inside, outside)]
+        return {
+            "phase": "decode", "step_us": _microseconds(percentile(sorted(profiled), 50)),
+            "unprofiled_step_us": _microseconds(percentile(sorted(plain), 50)), "profiled_steps": len(profiled),
+            "unprofiled_steps": len(plain), "same_batch": same,
+        }  # fmt: skip
+
+    def write_csv(self, path: Path) -> int:
+        """Write the log, gzip-compressed and atomically. Returns the number of steps. Raises `OSError`."""
+        names = [name for name in COLUMNS if name != "near_window"]
+        columns = self._copy(names, 0)
+        phase_at = names.index("phase")
+        partial = path.with_name(path.name + ".tmp")
+        try:
+            with gzip.open(partial, "wt", compresslevel=1, encoding="ascii", newline="\n") as stream:
+                stream.write(",".join(names) + "\n")
+                for row in zip(*columns):
+                    cells = [str(value) for value in row]
+                    cells[phase_at] = layout.PHASES[row[phase_at]] if row[phase_at] < len(layout.PHASES) else "other"
+                    stream.write(",".join(cells) + "\n")
+            partial.replace(path)
+        except OSError:
+            if partial.exists():
+                partial.unlink()
+            raise
+        return len(columns[0])
+
+
+def percentile(ordered: Sequence[int], share: int) -> int | None:
+    """Nearest rank: the smallest of the ordered values that at least `share` percent do not exceed; None of none."""
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else None
+
+
+def _is_apart(start: int, end: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return all(end < opened - _AROUND_NS or start > closed + _AROUND_NS for opened, closed in spans)
+
+
+def _decoded(tokens: Iterable[int], prompts: Iterable[int], phases: Iterable[int]) -> int:
+    return sum(n - p for n, p, phase in zip(tokens, prompts, phases) if phase in (_DECODE, _MIXED) and n >= p)
+
+
+def _ratio(part: float, whole: float, digits: int = 4) -> float | None:
+    return round(part / whole, digits) if whole else None
+
+
+def _microseconds(nanoseconds: int | None) -> float | None:
+    return round(nanoseconds / 1000, 1) if nanoseconds is not None else None
