@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import Any, Callable
 
 GIVE_UP = 20
 MOST_PLACES = 32
@@ -40,6 +41,17 @@ class guarded(contextlib.ContextDecorator):
             return False
         note(self.place, error)
         return True
+
+
+def attempt(place: str, otherwise: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What `call` gives, or `otherwise` where it fails or has failed too often: `guarded` for what every step runs."""
+    if failures and given_up(place):
+        return otherwise
+    try:
+        return call(*args, **kwargs)
+    except Exception as error:
+        note(place, error)
+        return otherwise
 
 
 def note(place: str, error: Exception) -> None:

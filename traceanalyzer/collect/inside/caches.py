@@ -1,0 +1,128 @@
+"""How many tokens a Hugging Face cache holds before a step, from what the host knows: no tensor is read.
+
+A growing cache says it by its shape, a sliding or quantized one by a number. A static one keeps its length in a tensor
+on the device, and a state space has none: for them the tokens that went in are counted here, and `watch` sees when the
+cache is emptied or cut.
+
+What could be wrong: a static cache that was filled where no step was seen (a copy of another, a graph that holds the
+whole loop) has no known length; nor has one whose layers are changed one by one. A pass that fails is counted as done.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import Any, Callable
+
+from .guard import attempt
+
+
+class _Count:
+    """Tokens in one cache; None: unknown. The reference lets go of the entry with the cache."""
+
+    __slots__ = ("length", "reference")
+
+    def __init__(self, cache: Any, length: int | None) -> None:
+        self.length = length
+        key = id(cache)
+        self.reference = weakref.ref(cache, lambda _: _counts.pop(key, None))
+
+
+_counts: dict[int, _Count] = {}
+
+
+def length(cache: Any, tokens: int) -> int | None:
+    """Tokens per sequence that the cache holds now; None: unknown.
+
+    Args:
+        cache: of any kind, not None; a tuple of tensors in older releases.
+        tokens: that this step adds to each sequence.
+    """
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", None)
+    if layers is None:
+        return _of_older_release(cache, tokens)
+    for layer in layers:
+        fields = layer.__dict__
+        found = fields.get("cumulative_length_int", fields.get("cumulative_length"))
+        if type(found) is int:
+            return found
+        if "max_cache_len" in fields:
+            break
+        if "keys" in fields:
+            keys = fields["keys"]
+            if keys is None or keys.dim() != 4:
+                return 0
+            return int(keys.shape[-2])
+    else:
+        if not layers:  # they are added as the first pass reaches them
+            return 0
+    return _counted(cache, tokens)
+
+
+def _of_older_release(cache: Any, tokens: int) -> int | None:
+    if isinstance(cache, (tuple, list)):
+        return int(cache[0][0].shape[-2]) if cache and cache[0] is not None else 0
+    seen = getattr(cache, "_seen_tokens", None)
+    if type(seen) is int:
+        return seen
+    keys = getattr(cache, "key_cache", None)
+    if isinstance(keys, list) and not hasattr(cache, "max_cache_len"):
+        return int(keys[0].shape[-2]) if keys and keys[0].dim() == 4 else 0
+    return _counted(cache, tokens)
+
+
+def _counted(cache: Any, tokens: int) -> int | None:
+    found = _counts.get(id(cache))
+    if found is None:
+        found = _counts[id(cache)] = _Count(cache, None if _filled(cache) else 0)
+    before = found.length
+    if before is not None:
+        found.length = before + tokens
+    return before
+
+
+def _filled(cache: Any) -> bool:
+    """Whether a cache that was never seen may hold tokens already."""
+    layers = getattr(cache, "layers", None) or ()
+    return any(getattr(layer, "is_initialized", False) is True for layer in layers)
+
+
+def set_length(cache: Any, tokens: int | None) -> None:
+    """What is known of a counted cache from elsewhere, once the step that runs now is done."""
+    cache = getattr(cache, "self_attention_cache", cache)
+    if id(cache) in _counts:
+        _counts[id(cache)].length = tokens
+
+
+def watch(module: Any) -> None:
+    """See when a cache is emptied, cut or set up; called with `transformers.cache_utils`."""
+    compiling = sys.modules["torch"].compiler.is_compiling
+    for name, change in (("reset", _emptied), ("early_initialization", _emptied), ("crop", _cut)):
+        for owner in {each for each in vars(module).values() if isinstance(each, type) and name in vars(each)}:
+            if hasattr(owner, "update") and not owner.__name__.endswith(("Layer", "Mixin")):
+                setattr(owner, name, _followed(getattr(owner, name), change, compiling))
+
+
+def _followed(original: Callable[..., Any], change: Callable[..., None], compiling: Callable[[], bool]) -> Any:
+    @functools.wraps(original)
+    def followed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        if not compiling():
+            attempt("cache", None, change, self, *args)
+        return result
+
+    return followed
+
+
+def _emptied(cache: Any, *_: Any) -> None:
+    _counts[id(cache)] = _Count(cache, 0)
+
+
+def _cut(cache: Any, tokens: Any = None, *_: Any) -> None:
+    """Drop -n tokens or, in older releases, keep n."""
+    found = _counts.get(id(cache))
+    if found is not None and found.length is not None:
+        known = type(tokens) is int
+        found.length = (min(found.length, tokens) if tokens > 0 else max(found.length + tokens, 0)) if known else None

@@ -1,0 +1,180 @@
+"""Measures one forward pass: a record in the ring for every step, and a label around it while a window is open.
+
+Only the outermost wrapped call of a thread is a step. Under `torch.compile` the wrapper vanishes: Dynamo sees the
+original alone. What a step costs, armed and idle, is measured by benchmarks/armed.py.
+
+What could be wrong: a call returns when its work is queued, so on a GPU a step's duration is the host's. Where the
+clock is set back during a step its duration is 0. A coroutine or generator is measured until it ends and gets no label:
+others run in between, and labels must be left in the order in which they were entered.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+from typing import Any, Callable, Optional
+
+from . import layout
+from .description import Describe, Description
+from .guard import attempt
+from .recorder import boundary
+from .runtime import process
+
+OTHER = Description("other")
+_PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
+_Call = Callable[..., Any]
+_Flags = Optional[Callable[..., int]]
+
+
+class _Thread(threading.local):
+    inside = False
+    """Whether a step of this thread is running."""
+    native = 0
+    """Its native id; 0: not asked for yet."""
+
+
+_thread = _Thread()
+
+
+def _never() -> bool:
+    return False
+
+
+def annotate(original: _Call, describe: Describe, flags: _Flags = None) -> _Call:
+    """The callable, each outermost call of which is a step.
+
+    Args:
+        original: a method or a function.
+        describe: takes the arguments of the call and says what the step is; None: the call is none.
+        flags: takes them too and gives the record's flags, `layout.FLAG_*`.
+    """
+    if inspect.iscoroutinefunction(original):
+        return _annotate_awaited(original, describe)
+    if inspect.isgeneratorfunction(original):
+        return _annotate_generator(original, describe)
+    compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
+    thread = _thread
+
+    # Dynamo tells compiled models apart by the frame's variables: as in the original, the model is `self`.
+    @functools.wraps(original)
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or thread.inside:
+            return original(self, *args, **kwargs)
+        return _run(original, describe, flags, (self, *args), kwargs)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if compiling() or thread.inside:
+            return original(*args, **kwargs)
+        return _run(original, describe, flags, args, kwargs)
+
+    return method if _takes_self(original) else function
+
+
+def _takes_self(original: _Call) -> bool:
+    code = getattr(original, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "self"
+
+
+def _run(original: _Call, describe: Describe, flags: _Flags, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    description = attempt("describe", OTHER, describe, *args, **kwargs)
+    if description is None:
+        return original(*args, **kwargs)
+    window = boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
+    scope = attempt("label", None, _enter, description) if window else None
+    thread = _thread
+    thread.inside = True
+    found = layout.FLAG_FAILED
+    start = time.time_ns()
+    try:
+        result = original(*args, **kwargs)
+        found = 0
+        return result
+    finally:
+        thread.inside = False
+        if flags is not None:
+            found |= attempt("flags", 0, flags, *args)
+        attempt("step", None, _end, description, start, window, scope, found)
+
+
+def _enter(description: Description) -> Any:
+    """The label of a step that is recorded, entered; None where it would become part of a traced graph."""
+    torch = sys.modules["torch"]
+    if torch.jit.is_tracing():
+        return None
+    scope = torch.autograd.profiler.record_function(label(process.steps, description))
+    scope.__enter__()
+    return scope
+
+
+def _end(description: Description, start: int, window: int, scope: Any, flags: int) -> None:
+    duration = time.time_ns() - start
+    if scope is not None:
+        scope.__exit__(None, None, None)
+    native = _thread.native
+    if not native:
+        native = _thread.native = threading.get_native_id() & 0xFFFF_FFFF
+    phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, _, new_sequences = description
+    if prefill_tokens is None and phase == "prefill":
+        prefill_tokens = tokens
+    process.write_step(
+        (
+            start, duration if duration > 0 else 0, context_sum or 0, query_context_sum or 0, tokens or 0,
+            sequences or 0, prefill_tokens or 0, new_sequences or 0, _PHASES[phase], flags, window & 0xFFFF, native,
+        )
+    )  # fmt: skip
+
+
+def label(number: int, description: Description) -> str:
+    """The name of a step's scope, as the analysis reads it; what is unknown is left out."""
+    phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, prefill_sequences, _ = description
+    parts = [f"n={number}"]
+    named = [("tokens", tokens), ("seqs", sequences), ("ctx", context_sum), ("qk", query_context_sum)]
+    if phase == "mixed":
+        if prefill_tokens is not None and tokens is not None:
+            named += [("prefill_tokens", prefill_tokens), ("decode_tokens", tokens - prefill_tokens)]
+        if prefill_sequences is not None and sequences is not None:
+            named += [("prefill_seqs", prefill_sequences), ("decode_seqs", sequences - prefill_sequences)]
+    parts += [f"{name}={value}" for name, value in named if value is not None]
+    return f"ta.step[{phase} {' '.join(parts)}]"
+
+
+def _annotate_awaited(original: _Call, describe: Describe) -> _Call:
+    @functools.wraps(original)
+    async def step(*args: Any, **kwargs: Any) -> Any:
+        description = attempt("describe", OTHER, describe, *args, **kwargs)
+        start, failed = time.time_ns(), layout.FLAG_FAILED
+        try:
+            result = await original(*args, **kwargs)
+            failed = 0
+            return result
+        finally:
+            if description is not None and process.ensure():
+                attempt("step", None, _end, description, start, 0, None, failed)
+
+    return step
+
+
+def _annotate_generator(original: _Call, describe: Describe) -> _Call:
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        description = attempt("describe", OTHER, describe, *args, **kwargs)
+        start, failed = time.time_ns(), layout.FLAG_FAILED
+        try:
+            result = yield from original(*args, **kwargs)
+            failed = 0
+            return result
+        finally:
+            if description is not None and process.ensure():
+                attempt("step", None, _end, description, start, 0, None, failed)
+
+    return step
+
+
+def after_fork() -> None:
+    """In the child: it has one thread, which has a new id and runs no step."""
+    _thread.inside = False
+    _thread.native = 0
