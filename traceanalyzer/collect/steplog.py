@@ -179,8 +179,8 @@ class StepLog:
         tokens_in: of prompts. tokens_out: that went through decoding, drafts that were refused included, the token that
         a prompt's end yields not. sequences_mean, context_mean: per decode step, and per sequence of one.
         """
-        names = ("start_ns", "duration_ns", "context_sum", "tokens", "sequences", "prefill_tokens", "phase", "period_ns",
-                 "decode_period_ns", "idle_ns")  # fmt: skip
+        names = ("start_ns", "duration_ns", "context_sum", "tokens", "sequences", "prefill_tokens", "phase",
+                 "period_ns", "decode_period_ns", "idle_ns")  # fmt: skip
         starts, durations, contexts, tokens, sequences, prompts, phases, periods, decoding, idle = self._copy(
             names, now_ns - KEPT_NS
         )
