@@ -1,0 +1,185 @@
+"""Turns a raw trace into the file that is kept: checked, the recorder's block in front, compressed, whole or absent.
+
+Two passes over the raw file, neither of which holds more of it than a few pieces. The first checks it (`scan`). The
+second copies the events as they are, but for absolute paths, of which the last part stays. Of the other top-level keys
+only those pass that say how and on what the trace was made: Kineto also writes the host's name and where the file lay,
+and whatever the script added. What could be wrong: a path in the middle of an event's text stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Iterator
+
+from .scan import CHUNK, Damaged, Scan, scan
+
+BLOCK = "traceanalyzer"
+_LEVEL = 1
+"""gzip's fastest: a trace shrinks fifteenfold all the same."""
+_GZIP = 31
+"""`wbits` of a gzip stream without a name or a time in its head."""
+
+_FLAGS = ("record_shapes", "with_stack", "with_flops", "with_modules", "profile_memory")
+_NUMBERS = ("schemaVersion", "baseTimeNanoseconds", *_FLAGS)
+_WORDS = ("displayTimeUnit", "trace_id")
+_LISTS = ("deviceProperties", "computeProperties")
+_MESSAGES = ("WARNING", "ERROR")
+_DISTRIBUTED = ("backend", "rank", "world_size", "pg_count", "pg_config", "nccl_version")
+_VERSION = re.compile(r"\w{1,40}_version\Z")
+_WORD = re.compile(r"[0-9A-Za-z.+_-]{1,64}\Z")
+_MOST_MESSAGES = 64
+_LONGEST_MESSAGE = 500
+_MOST_ITEMS = 4096
+_DEEPEST = 4
+
+_PATH = re.compile(r"(?<![\w.])(?:/[^\s/'\":,;()]+){2,}")
+_PATH_VALUE = re.compile(rb'(?<!\\)"/(?:[^"\\/\s]+/)*(?=[^"\\/\s])')
+"""A quote that opens a string with an absolute path, up to the path's last part."""
+_LONGEST_TAIL = 1 << 16
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A file that is complete on disk: its size, the SHA-256 of its bytes, and what it holds."""
+
+    bytes: int
+    sha256: str
+    steps: int
+    events: int
+    phases: dict[str, int] = field(default_factory=dict)
+    scan: Scan = field(default_factory=Scan)
+
+
+def finish(raw: Path, target: Path, block: Callable[[Scan], dict[str, Any]]) -> Finished:
+    """Check `raw` and publish it as `target`, a name that did not exist before.
+
+    Args:
+        raw: Kineto's JSON; it is left where it is.
+        target: the finished file; next to it `target.tmp` exists while it is written.
+        block: makes the recorder's block from what the trace holds.
+
+    Raises:
+        Damaged: the raw trace is not whole or has no events. Nothing was published.
+        OSError: it could not be read or written, on a full disk for instance. Nothing was published.
+    """
+    temporary = target.with_name(target.name + ".tmp")
+    with raw.open("rb") as stream:
+        found = scan(stream)
+        with temporary.open("xb") as out:
+            try:
+                size, digest = _write(stream, out, found, block(found))
+                os.fsync(out.fileno())
+                temporary.rename(target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+    _sync_folder(target.parent)
+    return Finished(bytes=size, sha256=digest, steps=found.steps, events=found.events, phases=found.phases, scan=found)
+
+
+def header(found: Scan, block: dict[str, Any]) -> dict[str, Any]:
+    """The top-level keys of the finished file, without its events."""
+    kept: dict[str, Any] = {BLOCK: block}
+    for key, value in found.header.items():
+        if key in _NUMBERS:
+            if isinstance(value, (int, float)):
+                kept[key] = value
+        elif key in _WORDS or _VERSION.match(key):
+            if isinstance(value, (int, float)) or (isinstance(value, str) and _WORD.match(value)):
+                kept[key] = value
+        elif key in _LISTS:
+            if isinstance(value, list):
+                kept[key] = _clean(value)
+        elif key in _MESSAGES and isinstance(value, list):
+            kept[key] = [_clean(text)[:_LONGEST_MESSAGE] for text in value[:_MOST_MESSAGES] if isinstance(text, str)]
+    host = found.header.get("host_name")
+    if isinstance(host, str):
+        kept["host_name"] = host_hash(host)
+    distributed = _distributed(found.header.get("distributedInfo"), block.get("window"))
+    if distributed:
+        kept["distributedInfo"] = distributed
+    return kept
+
+
+def host_hash(name: str) -> str:
+    """Tells hosts apart without naming them: twelve hexadecimal digits."""
+    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _distributed(recorded: Any, window: Any) -> dict[str, Any]:
+    """What torch says of its process group; where that is nothing, as in an on-demand trace, what the recorder knows."""
+    found = recorded if isinstance(recorded, dict) else {}
+    kept = {key: _clean(found[key]) for key in _DISTRIBUTED if key in found}
+    for key in ("rank", "world_size"):
+        if isinstance(window, dict) and window.get(key) is not None:
+            kept.setdefault(key, window[key])
+    return kept
+
+
+def _clean(value: Any, depth: int = 0) -> Any:
+    """A value without paths in its texts, of bounded depth and length."""
+    if isinstance(value, str):
+        return _PATH.sub("[path]", value)
+    if depth == _DEEPEST:
+        return None
+    if isinstance(value, list):
+        return [_clean(item, depth + 1) for item in value[:_MOST_ITEMS]]
+    if isinstance(value, dict):
+        return {str(key): _clean(item, depth + 1) for key, item in list(value.items())[:_MOST_ITEMS]}
+    return value
+
+
+def _write(stream: BinaryIO, out: BinaryIO, found: Scan, block: dict[str, Any]) -> tuple[int, str]:
+    """Compress the whole file; its size and digest."""
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    digest = hashlib.sha256()
+    size = 0
+    for piece in _pieces(stream, found, block):
+        data = compressor.compress(piece) if piece is not None else compressor.flush()
+        digest.update(data)
+        size += len(data)
+        out.write(data)
+    return size, digest.hexdigest()
+
+
+def _pieces(stream: BinaryIO, found: Scan, block: dict[str, Any]) -> Iterator[bytes | None]:
+    """The text of the finished file, then None."""
+    head = header(found, block)
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in head.items())
+    yield f'{{\n{lines},\n"traceEvents": ['.encode()
+    stream.seek(found.begin)
+    left = found.end - found.begin
+    kept = b""
+    while left:
+        chunk = stream.read(min(CHUNK, left))
+        if not chunk:
+            raise Damaged("shorter than it was")
+        left -= len(chunk)
+        kept += chunk
+        # A string that may go on is looked at as a whole.
+        cut = kept.rfind(b'"') if left else len(kept)
+        if cut < 0 or len(kept) - cut > _LONGEST_TAIL:
+            cut = len(kept)
+        yield _PATH_VALUE.sub(b'"', kept[:cut]) if b'"/' in kept else kept[:cut]
+        kept = kept[cut:]
+    yield b"]\n}\n"
+    yield None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in it last, where the file system can be told so."""
+    fd = os.open(str(folder), os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        return
+    finally:
+        os.close(fd)
