@@ -20,7 +20,6 @@ from typing import Any, Callable, Optional
 from . import layout
 from .description import Describe, Description
 from .guard import attempt
-from .recorder import boundary
 from .runtime import process
 
 OTHER = Description("other")
@@ -41,6 +40,19 @@ _thread = _Thread()
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> int:
+    return 0
+
+
+_boundary: Callable[[], int] = _nothing
+
+
+def meet_recorder(boundary: Callable[[], int]) -> None:
+    """Have `boundary` called before each step: it gives the number of the window that is open, 0 for none."""
+    global _boundary
+    _boundary = boundary
 
 
 def annotate(original: _Call, describe: Describe, flags: _Flags = None) -> _Call:
@@ -83,7 +95,7 @@ def _run(original: _Call, describe: Describe, flags: _Flags, args: tuple[Any, ..
     description = attempt("describe", OTHER, describe, *args, **kwargs)
     if description is None:
         return original(*args, **kwargs)
-    window = boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
+    window = _boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
     scope = attempt("label", None, _enter, description) if window else None
     thread = _thread
     thread.inside = True
