@@ -11,13 +11,13 @@ from __future__ import annotations
 import http.client
 import math
 import re
-import shlex
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import PurePath
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 from urllib.parse import urlsplit
 
+from .interpreter import unwrapped
 from .say import say
 
 TIMEOUT_S = 0.5
@@ -238,7 +238,7 @@ def metrics_url(command: Sequence[str]) -> str | None:
     Known are `vllm serve`, `sglang serve` and the modules behind them, also within `bash -c`. A host that is not
     loopback, TLS, a unix socket, or a port that a file or a variable names give None.
     """
-    words = _unwrapped(list(command))
+    words = unwrapped(command)
     engine, start = _engine_of(words)
     if engine is None:
         return None
@@ -259,17 +259,7 @@ def metrics_url(command: Sequence[str]) -> str | None:
 
 def engine_of(command: Sequence[str]) -> str | None:
     """Which engine a command starts: vllm, sglang or None."""
-    return _engine_of(_unwrapped(list(command)))[0]
-
-
-def _unwrapped(words: list[str]) -> list[str]:
-    """The words of a shell's script in place of the shell."""
-    if len(words) >= 3 and PurePath(words[0]).name in ("sh", "bash", "dash", "zsh") and words[1] in ("-c", "-lc"):
-        try:
-            return shlex.split(words[2])
-        except ValueError:
-            return []
-    return words
+    return _engine_of(unwrapped(command))[0]
 
 
 def _engine_of(words: Sequence[str]) -> tuple[str | None, int]:
