@@ -258,15 +258,17 @@ def test_a_sample_counts_by_the_time_it_shares_with_the_window(tmp_path: Path) -
 def test_a_window_without_samples_knows_the_gpu_and_nothing_more(tmp_path: Path) -> None:
     found = sampler(tmp_path, ({}, [row(0, 100, util_gpu=1.0, throttle=0)])).between(500, 600)
     assert (found["samples"], found["util_gpu"], found["throttle_reasons"]) == (0, None, None)
-    assert (found["name"], found["count"], found["driver"]) == ("NVIDIA H100 80GB HBM3", 1, "580.65.06")
+    assert (found["name"], found["gpus_sampled"], found["driver"]) == ("NVIDIA H100 80GB HBM3", 1, "580.65.06")
     assert (found["memory_bytes"], found["sm_mhz_max"]) == (80 << 30, 1980)
 
 
 def test_reasons_carry_their_share_and_none_is_an_empty_list(tmp_path: Path) -> None:
     found = sampler(tmp_path, ({}, [row(0, 75, throttle=0x4), row(75, 100, throttle=0x4 | 0x40 | 0x1)])).between(0, 100)
     assert found["throttle_reasons"] == ["sw_power_cap", "hw_thermal_slowdown"]
-    assert found["throttle_shares"] == [1.0, 0.25]
+    assert found["throttle_shares"] == [1.0, 0.25] and found["throttle_share"] == 1.0
     assert sampler(tmp_path, ({}, [row(0, 75, throttle=0x1)])).between(0, 100)["throttle_reasons"] == []
+    some = sampler(tmp_path, ({}, [row(0, 75, throttle=0x1), row(75, 100, throttle=0x4)])).between(0, 100)
+    assert some["throttle_share"] == 0.25
 
 
 def test_a_process_gets_its_own_gpu(tmp_path: Path) -> None:
@@ -276,11 +278,11 @@ def test_a_process_gets_its_own_gpu(tmp_path: Path) -> None:
         ({"uuid": "GPU-bbbb-2"}, [row(0, 100, util_gpu=0.8, other_processes=3)]),
     )
     mine = two.between(0, 100, {"name": "x", "uuid": "bbbb-2"})
-    assert (mine["util_gpu"], mine["count"], mine["other_processes"]) == (0.8, 1, 3)
+    assert (mine["util_gpu"], mine["gpus_sampled"], mine["other_processes"]) == (0.8, 1, 3)
     assert two.between(0, 100, {"uuid": "GPU-aaaa-1"})["util_gpu"] == 0.2
     for unknown in (None, {}, {"uuid": None, "index": 1}, {"uuid": "cccc"}):
         both = two.between(0, 100, unknown)
-        assert (both["util_gpu"], both["count"], both["other_processes"]) == (0.5, 2, 3)
+        assert (both["util_gpu"], both["gpus_sampled"], both["other_processes"]) == (0.5, 2, 3)
         assert both["device_hash"] is None and both["samples"] == 2 and both["seconds"] == pytest.approx(100e-9)
 
 

@@ -21,9 +21,8 @@ from . import service
 from .interpreter import Interpreter
 from .options import Options
 from .probe import Probed, probe
+from .runtime_folder import Runtime
 
-MOST_SOCKET_BYTES = 107
-"""Of a unix socket's path on Linux, its final zero left out."""
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 _STATUS = Path("/proc/self/status")
 _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -60,7 +59,7 @@ def lines(options: Options) -> Iterator[Line]:
     yield _command(options)
     yield from _python(options, found)
     yield from _storage(options)
-    yield from _temporary(options)
+    yield _runtime(options)
     yield from _gpu()
     yield from _engine(options)
     yield _container()
@@ -86,7 +85,7 @@ def _python(options: Options, found: Interpreter | None) -> Iterator[Line]:
     version = ".".join(map(str, probed.python))
     yield Line(not old, "python", f"{version}, {found.path}" + (", needs 3.8" if old else ""), needed=True)
     yield _environment(options, found, probed)
-    if "S" in found.ignores and probed.torch is None:
+    if found.isolated == "S" and probed.torch is None:
         yield Line(None, "torch", "not found with -S, which hides installed packages")
         return
     yield from _torch(options, probed)
@@ -99,11 +98,10 @@ def _environment(options: Options, found: Interpreter, probed: Probed) -> Line:
         return Line(False, subject, f"{found.scrubbed_by} drops it: put the collector behind it", needed=True)
     if probed.loads_ours:
         return Line(True, subject, "read")
-    flags = "".join(f" -{flag}" for flag in found.ignores)
+    flag = f" with -{found.isolated}" if found.isolated else ""
     if options.inject == "runpy":
-        return Line(True, subject, f"not read{' with' + flags if flags else ''}, and not needed: --inject runpy")
-    why = f"not read with{flags}" if flags else "not read by this Python"
-    return Line(False, subject, f"{why}: use --inject runpy", needed=True)
+        return Line(True, subject, f"not read{flag}, and not needed: --inject runpy")
+    return Line(False, subject, f"not read{flag}: use --inject runpy", needed=True)
 
 
 def _torch(options: Options, probed: Probed) -> Iterator[Line]:
@@ -150,18 +148,14 @@ def _gigabytes(number: int) -> str:
     return f"{number / 1e9:.1f} GB"
 
 
-def _temporary(options: Options) -> Iterator[Line]:
-    """The folder that the processes share lies in the temporary folder, and the socket in it."""
+def _runtime(options: Options) -> Line:
+    subject = "temporary folder"
     try:
-        with tempfile.TemporaryDirectory(prefix="traceanalyzer-") as folder:
-            length = len(os.fsencode(folder)) + len("/dynolog")
+        Runtime({}, Path(options.output), 1, 1).remove()
     except OSError as error:
-        yield Line(False, "temporary folder", f"{error.strerror}; set TMPDIR to one that can be written", needed=True)
-        return
-    yield Line(True, "temporary folder", "can be written")
-    ok = length <= MOST_SOCKET_BYTES
-    text = f"its path has {length} bytes, {MOST_SOCKET_BYTES} are possible"
-    yield Line(ok, "socket", text if ok else f"{text}: set TMPDIR to a shorter one", options.recorder == "ondemand")
+        why = error.strerror or str(error)
+        return Line(False, subject, f"{why}; set TMPDIR to a short one that can be written", needed=True)
+    return Line(True, subject, "can be written, and its path is short enough for a socket")
 
 
 def _gpu() -> Iterator[Line]:

@@ -87,8 +87,8 @@ class Counters:
             t0_ns, t1_ns: the window, epoch nanoseconds.
             gpu: a process' own fact of that name; its GPU is found by `uuid`. Without one, all GPUs are taken together.
 
-        Returns an empty dict without NVML; a field is None where no sample of the window has it. `throttle_reasons`
-        is empty where the clocks were free all the time, `throttle_shares` says for each reason for which share of it.
+        Returns an empty dict without NVML; a field is None where no sample of the window has it. `throttle_share`
+        is the share of the window in which the clock was held down, `throttle_reasons` and `throttle_shares` say why.
         """
         with self._lock:
             chosen = _chosen(self._devices, gpu)
@@ -104,7 +104,7 @@ class Counters:
         others = [one["other_processes"] for one in each if one["other_processes"] is not None]
         merged.update(
             name=" + ".join(sorted({fact["name"] for fact in facts if fact["name"]})) or None,
-            count=len(chosen), driver=driver,
+            gpus_sampled=len(chosen), driver=driver,
             memory_bytes=_mean([fact["memory_bytes"] for fact in facts]),
             sm_mhz_max=_mean([fact["sm_mhz_max"] for fact in facts]),
             device_hash=facts[0]["device_hash"] if len(facts) == 1 else None,
@@ -249,14 +249,19 @@ def _over(samples: Sequence[Sample], t0_ns: int, t1_ns: int) -> dict[str, Any]:
 def _throttling(each: Sequence[Sequence[tuple[int, int]]]) -> dict[str, Any]:
     flat = [one for device in each for one in device]
     if not flat:
-        return {"throttle_reasons": None, "throttle_shares": None}
+        return {"throttle_reasons": None, "throttle_shares": None, "throttle_share": None}
     shares: dict[str, float] = {}
     total = sum(weight for weight, _ in flat)
+    held = sum(weight for weight, bits in flat if gpus.throttle_names(bits))
     for weight, bits in flat:
         for name in gpus.throttle_names(bits):
             shares[name] = shares.get(name, 0.0) + weight / total
     ranked = sorted(shares, key=lambda name: (-shares[name], name))
-    return {"throttle_reasons": ranked, "throttle_shares": [round(shares[name], 4) for name in ranked]}
+    return {
+        "throttle_reasons": ranked,
+        "throttle_shares": [round(shares[name], 4) for name in ranked],
+        "throttle_share": held / total,
+    }
 
 
 def _mean(values: Sequence[Any]) -> float | None:

@@ -1,7 +1,7 @@
-"""Finds the Python that a command will run, and whether it was told to ignore what we put on its path.
+"""Finds the Python that a command will run, also behind a shell or a launcher, to ask it before the run.
 
-What could be wrong: a launcher that is no Python script (a shell script, a binary) may start any Python; of those only
-what stands on the command line itself is seen. Where nothing is found, that says nothing about the run.
+What could be wrong: a launcher that is no Python script may start any Python; of those only what stands on the command
+line itself is seen. Where nothing is found, that says nothing about the run.
 """
 
 from __future__ import annotations
@@ -10,30 +10,26 @@ import re
 import shlex
 import shutil
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Sequence
 
-_PYTHON = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)?)?t?")
+from .launch import read_python
+
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _SCRUBBING = ("sudo", "doas", "su")
 """Programs that drop the environment by default."""
-_IGNORES = "IES"
-_TAKES_VALUE = "WX"
-_ENDS = "cm"
-_FIRST_BYTES = 512
 
 
 @dataclass(frozen=True)
 class Interpreter:
     """What will run.
 
-    path: the executable. ignores: which of -I, -E and -S it is given. via: the script whose first line names it.
+    path: the executable. isolated: the letter, of -I, -E and -S, that keeps PYTHONPATH from it, if one does.
     scrubbed_by: a program before it that drops the environment.
     """
 
     path: str
-    ignores: str = ""
-    via: str | None = None
+    isolated: str = ""
     scrubbed_by: str | None = None
 
 
@@ -53,53 +49,11 @@ def find(command: Sequence[str]) -> Interpreter | None:
     scrubbed_by = None
     words = unwrapped(command)
     for at, word in enumerate(words):
-        name = PurePath(word).name
-        if name in _SCRUBBING:
-            scrubbed_by = name
-        if _PYTHON.fullmatch(name):
-            path = shutil.which(word)
-            return Interpreter(path, _ignored(words[at + 1 :]), None, scrubbed_by) if path else None
-        script = shutil.which(word) if not word.startswith("-") else None
-        named = _of_script(script) if script else None
-        if named is not None:
-            path = shutil.which(named[0])
-            return Interpreter(path, _ignored(named[1:]), script, scrubbed_by) if path else None
+        if PurePath(word).name in _SCRUBBING:
+            scrubbed_by = PurePath(word).name
+        executable = shutil.which(word)
+        python = read_python(words[at:], executable) if executable else None
+        path = shutil.which(python.before[-1]) if python else None
+        if python and path:
+            return Interpreter(path, python.isolated, scrubbed_by)
     return None
-
-
-def _ignored(words: Sequence[str]) -> str:
-    """Which of -I, -E and -S stand among an interpreter's own options, each once."""
-    found = ""
-    words = list(words)
-    while words and words[0].startswith("-") and words[0] != "-" and not words[0].startswith("--"):
-        letters = words.pop(0)[1:]
-        for at, letter in enumerate(letters):
-            if letter in _IGNORES and letter not in found:
-                found += letter
-            elif letter in _ENDS:
-                return found
-            elif letter in _TAKES_VALUE:
-                if at == len(letters) - 1 and words:
-                    words.pop(0)
-                break
-    return found
-
-
-def _of_script(path: str) -> list[str] | None:
-    """The interpreter and its options that a Python script's first lines name."""
-    try:
-        with Path(path).open("rb") as stream:
-            head = stream.read(_FIRST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    if not head.startswith("#!"):
-        return None
-    first, _, rest = head[2:].partition("\n")
-    words = first.split()
-    if words and PurePath(words[0]).name == "env":
-        words = [word for word in words[1:] if word != "-S"]
-    if words and PurePath(words[0]).name in _SHELLS:
-        # What installers write where the path is too long for a first line, or has spaces.
-        found = re.match(r"\s*'''exec' (\"[^\"]+\"|\S+)", rest)
-        words = [found.group(1).strip('"')] if found else []
-    return words if words and _PYTHON.fullmatch(PurePath(words[0]).name) and not words[0].startswith("-") else None

@@ -94,7 +94,7 @@ def probe(interpreter: Interpreter, timeout_s: float = TIMEOUT_S) -> Probed:
 def _start(interpreter: Interpreter, folder: str, timeout_s: float) -> subprocess.CompletedProcess[bytes]:
     (Path(folder) / "sitecustomize.py").write_text(f"import sys\n{_OURS}\n", "ascii")
     paths = [folder, os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [folder]
-    flags = [f"-{flag}" for flag in interpreter.ignores]
+    flags = [f"-{interpreter.isolated}"] if interpreter.isolated else []
     return subprocess.run(  # noqa: S603 (the command that the user named)
         [interpreter.path, *flags, "-c", _SCRIPT],
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths), PYTHONDONTWRITEBYTECODE="1"),
