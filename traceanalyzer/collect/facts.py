@@ -35,6 +35,8 @@ class Window:
     stable: whether the batch size had settled before it; None where it was not waited for.
     weight_s: seconds of the run that this window stands for, from the last window's trigger to its own.
     missing: pids that hold a model and gave no file.
+    labelled: False where no hooked model is known: the trace then has no labels of ours.
+    failed: why a window that was accepted gave no file at all.
     """
 
     number: int
@@ -44,13 +46,15 @@ class Window:
     weight_s: float | None = None
     raws: list[RawWindow] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
+    labelled: bool = True
+    failed: Refused | None = None
     service: dict[str, Any] = field(default_factory=dict)
     """The engine's own metrics at open and close, see `service`."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a trigger led to no window: busy | min_gap | per_day | no_model | stopped | unsupported."""
+    """Why a trigger led to no window: busy | min_gap | per_day | no_model | stopped | unsupported | idle | lost."""
 
     code: str
     message: str

@@ -52,6 +52,22 @@ class Process:
         return self.stepped_s is not None or bool(self.facts.get("model"))
 
     @property
+    def age_s(self) -> float:
+        """Seconds since it was first seen."""
+        return time.monotonic() - self.seen_s
+
+    @property
+    def shares_steps(self) -> bool:
+        """Whether it says that it is one of several ranks."""
+        world = self.facts.get("world_size")
+        return isinstance(world, int) and world > 1
+
+    @property
+    def fresh_requests(self) -> int:
+        """Sequences that started among the fresh steps."""
+        return sum(step.new_sequences for step in self.fresh)
+
+    @property
     def forked(self) -> bool:
         """Whether torch was imported before the process was forked: it has no Kineto thread."""
         return bool(self.facts.get("forked"))

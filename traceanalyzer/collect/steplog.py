@@ -65,7 +65,7 @@ class StepLog:
         return len(self._columns["start_ns"])
 
     def add(self, records: Iterable[Step]) -> list[int]:
-        """Append records in their ring's order. Returns the decode periods that they completed, nanoseconds."""
+        """Append records in their ring's order. Returns the decode periods (ns) that they completed outside windows."""
         completed: list[int] = []
         with self._lock:
             for step in records:
@@ -80,7 +80,7 @@ class StepLog:
         self._windows.append((from_ns, until_ns))
 
     def _append(self, step: Step) -> int:
-        """Add a row; returns the decode period that it completes, or 0."""
+        """Add a row; returns the decode period that it completes outside a window, or 0."""
         columns, row = self._columns, len(self)
         for name, _ in _STORED:
             columns[name].append(getattr(step, name))
@@ -99,7 +99,7 @@ class StepLog:
         if before < 0 or step.phase != _DECODE or columns["phase"][before] != _DECODE or self._is_idle(before, step):
             return 0
         period = columns["decode_period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
-        return period
+        return 0 if step.window or columns["window"][before] else period
 
     def _link(self, before: int, row: int, step: Step) -> None:
         """What becomes known of a row when the next step of its thread starts."""

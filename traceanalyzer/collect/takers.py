@@ -1,0 +1,255 @@
+"""How one window is taken by each of the two recorders, over all processes at once.
+
+A taker says whether it could start now, starts, and collects the files. What could be wrong: a process that ends, or
+whose Kineto drops the window for the script's own profiler, gives no file and no message. It is given up when it is
+gone, when its Kineto asks for work again, or after two minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any, Iterable, Protocol, Sequence
+
+from .facts import RawWindow, Window
+from .inside import layout
+from .kineto import LEAD_S, Daemon, window_config
+from .processes import Process
+
+LABELS_BEFORE_NS = 500_000_000
+LABELS_AFTER_NS = 1_500_000_000
+"""Labels begin before a window and end after it, so that every step in it has one though Kineto starts late."""
+GAP_S = 5.0
+"""From one on-demand window's end to the next one's start."""
+_WRITING_S = 120.0
+_WAIT_FOR_STEPS_S = 20.0
+_ASKED_AGAIN_S = 3.0
+_TORCH_ON_CUDA = (2, 7)
+"""Kineto of older releases starts on demand with the CPU alone."""
+_TEXTS = ("recorder", "closed_by")
+_INTEGERS = ("opened_ns", "closed_ns")
+_NUMBERS = ("open_ms", "stop_ms", "save_ms")
+
+
+class Asks(Protocol):
+    """What a taker needs of `control.Control`."""
+
+    def request(self, window: int, steps: int, ms: int) -> None:
+        """Number and limits of a window."""
+
+    def record_span(self, from_ns: int, until_ns: int) -> None:
+        """When steps carry labels."""
+
+
+class OnDemand:
+    """Kineto's own thread records. All processes start at the same time; the end is a time, too."""
+
+    def __init__(self, control: Asks, daemon: Daemon, raw: Path, shapes: bool, stack: bool) -> None:
+        """Files go to `raw`."""
+        self._control = control
+        self._daemon = daemon
+        self._raw = raw
+        self._shapes, self._stack = shapes, stack
+        self._open: dict[int, Process] = {}
+        self._idle_since: dict[int, float] = {}
+        self._late: list[Path] = []
+        self._start_ns = self._end_ns = 0
+        self._closed_by = "time"
+        self._over_s = float("-inf")
+        self._number = 0
+
+    def able(self, process: Process) -> bool:
+        """Whether a process can be recorded this way: its Kineto asks for work, and records GPUs when asked."""
+        return self._daemon.polling(process.pid) and not _too_old(process.facts)
+
+    def why_not(self, processes: Iterable[Process]) -> str:
+        """Why processes that hold a model cannot be recorded this way."""
+        found = list(processes)
+        if any(_too_old(process.facts) for process in found):
+            return "recording on demand on CUDA needs torch 2.7 or newer; --recorder python records at step boundaries"
+        if any(process.forked for process in found):
+            return (
+                "the model's process was forked after torch was imported and has no Kineto thread: "
+                "start it by spawn (VLLM_WORKER_MULTIPROC_METHOD=spawn), or use --recorder python"
+            )
+        return "the model's process does not ask for work: its torch was built without Kineto's daemon, or just started"
+
+    def hindrance(self, targets: Iterable[Process], now: float) -> str | None:
+        """What keeps a window from starting now."""
+        if now < self._over_s + GAP_S:
+            return "the last window was just now"
+        for process in targets:
+            if not self._daemon.idle(process.pid):
+                return "Kineto is busy"
+            hindrance = _hindrance(process)
+            if hindrance:
+                return hindrance
+        return None
+
+    def start(
+        self, window: Window, targets: Sequence[Process], steps: int, ms: int, by_steps: bool, now: float
+    ) -> None:
+        """Send the window to all targets. Raises `ValueError` where Kineto cannot write to the folder."""
+        self._number = window.number
+        self._start_ns = int((now + LEAD_S) * 1000) * 1_000_000
+        self._end_ns = self._start_ns + ms * 1_000_000
+        self._closed_by = "steps" if by_steps else "time"
+        config = window_config(
+            self._raw / f"od-{window.number}.json", self._start_ns, ms, shapes=self._shapes, stack=self._stack
+        )
+        self._control.request(window.number, steps, ms)
+        self._control.record_span(self._start_ns - LABELS_BEFORE_NS, self._end_ns + LABELS_AFTER_NS)
+        self._open = {process.pid: process for process in targets}
+        self._idle_since.clear()
+        for process in targets:
+            process.log.mark(int(now * 1e9), self._end_ns + LABELS_AFTER_NS)
+            self._daemon.send(process.pid, config)
+
+    def collect(self, window: Window, live: set[int], now: float) -> bool:
+        """Take the files that are there; True when nothing more is to come."""
+        for pid in list(self._open):
+            path = self._path(pid)
+            if path.exists():  # renamed when complete
+                raw = RawWindow(path, pid, "ondemand", self._start_ns, self._end_ns, self._closed_by)
+                window.raws.append(raw)
+                del self._open[pid]
+            elif self._is_lost(pid, live, now):
+                self.give_up(window, pid)
+        self._sweep()
+        if self._open:
+            return False
+        self._over_s = now
+        return True
+
+    def spans(self) -> tuple[int, int]:
+        """Start and end of the window, epoch nanoseconds."""
+        return self._start_ns, self._end_ns
+
+    def give_up(self, window: Window, pid: int | None = None) -> None:
+        """Wait no longer for one process, or for all."""
+        for given_up in list(self._open) if pid is None else [pid]:
+            self._late.append(self._path(given_up))
+            window.missing.append(given_up)
+            del self._open[given_up]
+
+    def _path(self, pid: int) -> Path:
+        return self._raw / f"od-{self._number}_{pid}.json"
+
+    def _is_lost(self, pid: int, live: set[int], now: float) -> bool:
+        start, end = self._start_ns / 1e9, self._end_ns / 1e9
+        if pid not in live or now > end + _WRITING_S:
+            return True
+        if not self._daemon.delivered(pid):
+            return now > start
+        if now < end + _ASKED_AGAIN_S or not self._daemon.idle(pid):
+            self._idle_since.pop(pid, None)
+            return False
+        return now - self._idle_since.setdefault(pid, now) > _ASKED_AGAIN_S
+
+    def _sweep(self) -> None:
+        """Delete what came too late or was never completed: only files of a finished window are listed."""
+        for path in self._late[-64:]:
+            for left in (path, path.with_name(path.name + ".tmp")):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        del self._late[:-64]
+
+
+class AtSteps:
+    """`torch.profiler` in the processes themselves records, from one step boundary to another."""
+
+    def __init__(self, control: Asks, raw: Path) -> None:
+        """Files go to `raw`."""
+        self._control = control
+        self._raw = raw
+        self._open: dict[int, Process] = {}
+        self._asked_s = 0.0
+        self._ms = 0
+        self._number = 0
+
+    def able(self, process: Process) -> bool:
+        """Any process with steps can be recorded this way."""
+        return process.holds_model
+
+    def why_not(self, processes: Iterable[Process]) -> str:
+        """Why processes that hold a model cannot be recorded: never."""
+        return "no process can be recorded"
+
+    def hindrance(self, targets: Iterable[Process], now: float) -> str | None:
+        """What keeps a window from starting now."""
+        return next((found for found in map(_hindrance, targets) if found), None)
+
+    def start(
+        self, window: Window, targets: Sequence[Process], steps: int, ms: int, by_steps: bool, now: float
+    ) -> None:
+        """Ask for the window; each process opens it at its next step."""
+        self._number, self._ms, self._asked_s = window.number, ms, now
+        self._open = {process.pid: process for process in targets}
+        self._control.request(window.number, steps, ms)
+
+    def collect(self, window: Window, live: set[int], now: float) -> bool:
+        """Take the files that are there; True when nothing more is to come."""
+        for pid, process in list(self._open.items()):
+            raw = read_meta(self._raw / f"{pid}-{self._number}.meta.json")
+            if raw is not None:
+                window.raws.append(raw)
+                del self._open[pid]
+            elif self._is_lost(process, live, now):
+                self.give_up(window, pid)
+        return not self._open
+
+    def spans(self) -> tuple[int, int]:
+        """The processes say themselves when they recorded."""
+        return 0, 0
+
+    def give_up(self, window: Window, pid: int | None = None) -> None:
+        """Wait no longer for one process, or for all."""
+        for given_up in list(self._open) if pid is None else [pid]:
+            window.missing.append(given_up)
+            del self._open[given_up]
+
+    def _is_lost(self, process: Process, live: set[int], now: float) -> bool:
+        waited = now - self._asked_s - self._ms / 1000
+        if process.pid not in live or waited > _WRITING_S:
+            return True
+        if process.ring.word(layout.RING_WINDOW) == self._number:
+            return False
+        answered = process.ring.word(layout.RING_SEEN_WINDOW) == self._number
+        return waited > (_ASKED_AGAIN_S if answered else _WAIT_FOR_STEPS_S)
+
+
+def read_meta(path: Path) -> RawWindow | None:
+    """What the `python` recorder says of a window of one process, PID-WINDOW.meta.json; None where there is none."""
+    try:
+        meta = json.loads(path.read_bytes())
+        pid, number = (int(part) for part in path.name.split(".")[0].split("-"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(meta, dict):
+        return None
+    found: dict[str, Any] = {name: meta[name] for name in _TEXTS if isinstance(meta.get(name), str)}
+    found.update((name, meta[name]) for name in _INTEGERS if isinstance(meta.get(name), int))
+    found.update((name, float(meta[name])) for name in _NUMBERS if _is_number(meta.get(name)))
+    return RawWindow(path.with_name(f"{pid}-{number}.json"), pid, found.pop("recorder", "python"), **found)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _hindrance(process: Process) -> str | None:
+    if process.foreign_profilers:
+        return "a profiler of the script's own is running"
+    if process.open_scopes:
+        return "a scope of the last recording is still open"
+    return None
+
+
+def _too_old(facts: dict[str, Any]) -> bool:
+    if facts.get("device") != "cuda":
+        return False
+    parts = str(facts.get("torch", "")).split(".")
+    numbers = tuple(int(part) for part in parts[:2] if part.isdigit())
+    return len(numbers) == 2 and numbers < _TORCH_ON_CUDA
