@@ -1,13 +1,13 @@
-"""Runs the hooks on SGLang's own classes and prints what they said, as JSON: `python engine_sglang.py FOLDER [hooks]`.
+"""Has SGLang's own model runner run batches of all kinds: `python engine_sglang.py FOLDER [hooks]`.
 
-With `hooks` the methods' bodies are left out: those of other releases ask for more than is put up here."""
+It runs as a recorded command does: the boot puts the hooks in place. With `hooks` the methods may fail, as those of
+other releases ask for more than is put up here.
+"""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib
-import json
-import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,51 +60,56 @@ def batches() -> dict[str, Any]:
     }
 
 
-def main(folder: Path, body: bool) -> None:
-    version = wheels.use("sglang", REAL, folder)
-    wheels.load_inside()
-    hooks = importlib.import_module("_traceanalyzer_inside.sglang")
-    targets = {f"{module}:{path}": wheels.own(module, path) is not None for module, path, _ in hooks.HOOKS}
-    model_runner = importlib.import_module("sglang.srt.model_executor.model_runner")
-    said: dict[str, Any] = {}
-    ran: list[str] = []
-    original = model_runner.ModelRunner.forward
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        said[self.case] = hooks.describe_forward(self, *args, **kwargs)
-        return original(self, *args, **kwargs) if body else None
+def runner(owner: Any, ran: list[str]) -> Any:
+    """A real ModelRunner without its model: 2 layers of 12 tokens, and a table as the model."""
+    made = object.__new__(owner)
 
     def forward_raw(*_: Any) -> Any:
-        ran.append(runner.case)
+        ran.append(made.case)
         return SimpleNamespace(can_run_graph=False)
 
-    model_runner.ModelRunner.forward = forward
-    runner = object.__new__(model_runner.ModelRunner)
+    def buffers() -> list[Any]:
+        return [torch.zeros(12, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
+
+    hub = SimpleNamespace(
+        architectures=["LlamaForCausalLM"], num_hidden_layers=2, hidden_size=8, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=16, vocab_size=32, tie_word_embeddings=False,
+    )  # fmt: skip
     for name, value in {
         "forward_pass_id": 0, "msprobe_debugger": None, "canary_manager": None, "enable_elastic_ep": False,
         "eplb_manager": None, "decode_cuda_graph_runner": None, "is_draft_worker": False, "_forward_raw": forward_raw,
         "_elastic_cuda_graph_enabled": lambda: True,
+        "model_config": SimpleNamespace(hf_text_config=hub, model_path="someone/tiny-llama", dtype=torch.bfloat16,
+                                        quantization="fp8"),
+        "server_args": SimpleNamespace(tp_size=2, pp_size=1, dp_size=1, chunked_prefill_size=-1,
+                                       disable_overlap_schedule=False),
+        "model": torch.nn.Embedding(32, 8, dtype=torch.bfloat16), "kv_cache_dtype": torch.bfloat16, "tp_rank": 1,
+        "token_to_kv_pool": SimpleNamespace(k_buffer=buffers(), v_buffer=buffers()), "gpu_id": 1, "page_size": 1,
+        "max_total_num_tokens": 11,
     }.items():  # fmt: skip
-        setattr(runner, name, value)
+        setattr(made, name, value)
+    return made
+
+
+def main(folder: Path, body: bool) -> None:
+    version = wheels.use("sglang", REAL, folder)
+    hooks = importlib.import_module("_traceanalyzer_inside.sglang")
+    targets = {f"{each[0]}:{each[1]}": wheels.own(*each[:2]) is not None for each in hooks.HOOKS}
+    # A stand-in has an answer to every question: what was resolved would be one, too.
+    sys.modules.pop("sglang.srt.runtime_context", None)
+    owner = importlib.import_module("sglang.srt.model_executor.model_runner").ModelRunner
+    ran: list[str] = []
+    labels = wheels.watch_labels()
+    target, draft = runner(owner, ran), runner(owner, ran)
+    draft.is_draft_worker = True
     for name, each in batches().items():
         if each is None:
             continue
-        runner.case, runner.is_draft_worker = name, name == "draft"
-        runner.forward(each)
-    print(
-        json.dumps(
-            {
-                "version": version,
-                "targets": targets,
-                "steps": {name: found and found._asdict() for name, found in said.items()},
-                "ran": ran,
-                "name": forward.__qualname__,
-                "pickled": pickle.loads(pickle.dumps(model_runner.ModelRunner)) is model_runner.ModelRunner,
-                "failures": importlib.import_module("_traceanalyzer_inside.guard").failures,
-            }
-        )
-    )
+        of = draft if name == "draft" else target
+        of.case = name
+        with contextlib.nullcontext() if body else contextlib.suppress(Exception):
+            of.forward(each)
+    wheels.tell(version=version, targets=targets, ran=ran, labels=labels, method=owner.forward, owner=owner)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import random
-import subprocess
+import re
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.collect.runtime import Runtime, Step
 from tests.collect.wheels import ENGINES
 from tests.conftest import require
 from traceanalyzer.collect.inside import architecture, guard
@@ -23,10 +23,6 @@ from traceanalyzer.collect.inside import sglang as sglang_hooks
 from traceanalyzer.collect.inside import vllm as vllm_hooks
 
 HERE = Path(__file__).parent
-KEYS = (
-    "phase", "tokens", "sequences", "context_sum", "query_context_sum", "prefill_tokens", "prefill_sequences",
-    "new_sequences",
-)  # fmt: skip
 NOTHING_MORE = (None,) * 5
 # a: 7 of 7, b: 3 after 4 cached. Contexts 7 and 7; 7 x 7 + 3 x 7 = 70.
 VLLM = {
@@ -54,48 +50,74 @@ SGLANG = {
 }
 
 
-def report(engine: str, *options: str) -> dict[str, Any]:
-    """What the engine's script printed; it prints the version into the test log."""
+@dataclass(frozen=True)
+class Run:
+    """What a script told, what its process left in its ring and in its hello file."""
+
+    told: dict[str, Any]
+    steps: list[Step]
+    hello: dict[str, Any]
+
+
+def run(engine: str, folder: Path, *options: str) -> Run:
+    """Run the script of an engine under the boot, on the unpacked wheel."""
     require((ENGINES / engine).is_dir(), f"no unpacked {engine} wheel (`make test` fetches it)")
-    command = [sys.executable, str(HERE / f"engine_{engine}.py"), str(ENGINES), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    runtime = Runtime(folder / "runtime")
+    done = runtime.run(str(HERE / f"engine_{engine}.py"), str(ENGINES), *options)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(found, dict)
-    return found
+    return Run(json.loads(done.stdout.splitlines()[-1]), runtime.steps(), runtime.process())
 
 
 @pytest.fixture(scope="module")
-def vllm() -> dict[str, Any]:
-    return report("vllm")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run("vllm", tmp_path_factory.mktemp("vllm"))
 
 
 @pytest.fixture(scope="module")
-def sglang() -> dict[str, Any]:
-    return report("sglang")
+def sglang(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run("sglang", tmp_path_factory.mktemp("sglang"))
 
 
-@pytest.mark.parametrize("case", VLLM)
-def test_vllm_step(vllm: dict[str, Any], case: str) -> None:
-    assert tuple(vllm["steps"][case][key] for key in KEYS) == VLLM[case]
+def record_of(expected: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A ring has no unknown: its fields are 0 then."""
+    phase, tokens, sequences, context, pairs, prompt_tokens, _, new = expected
+    prompt_tokens = tokens if phase == "prefill" and prompt_tokens is None else prompt_tokens
+    return phase, *(value or 0 for value in (tokens, sequences, context, pairs, prompt_tokens, new))
 
 
-def test_vllm_worker_still_runs_everything(vllm: dict[str, Any]) -> None:
-    assert vllm["ran"] == [*VLLM, "nothing"]
-    assert vllm["steps"]["nothing"] is None
-    assert vllm["failures"] == {}
-    assert (vllm["name"], vllm["pickled"]) == ("Worker.execute_model", True)
+def label_of(number: int, expected: tuple[Any, ...]) -> str:
+    """The label as the analysis documents it."""
+    phase, tokens, sequences, context, pairs, prompt_tokens, prompts, _ = expected
+    named = {"n": number, "tokens": tokens, "seqs": sequences, "ctx": context, "qk": pairs}
+    if phase == "mixed":
+        named.update(prefill_tokens=prompt_tokens, decode_tokens=tokens - prompt_tokens)
+        named.update(prefill_seqs=prompts, decode_seqs=sequences - prompts)
+    return f"ta.step[{' '.join([phase, *(f'{name}={value}' for name, value in named.items() if value is not None)])}]"
 
 
-@pytest.mark.parametrize("case", SGLANG)
-def test_sglang_pass(sglang: dict[str, Any], case: str) -> None:
-    assert tuple(sglang["steps"][case][key] for key in KEYS) == SGLANG[case]
+def check_steps(found: Run, expected: list[tuple[Any, ...]]) -> None:
+    """The ring's records and the labels, one by one."""
+    for step, label, one in zip(found.steps, found.told["labels"], expected, strict=True):
+        recorded = (*step.sums, step.prefill_tokens, step.new_sequences)
+        assert recorded == record_of(one)
+        number = int(re.findall(r" n=(\d+)", label)[0])
+        assert label == label_of(number, one)
+    assert found.hello["failures"] == []
 
 
-def test_sglang_runner_still_runs_everything(sglang: dict[str, Any]) -> None:
-    assert sglang["ran"] == list(SGLANG)
-    assert sglang["failures"] == {}
-    assert (sglang["name"], sglang["pickled"]) == ("ModelRunner.forward", True)
+def test_vllm_steps(vllm: Run) -> None:
+    check_steps(vllm, [*VLLM.values(), ("other", None, None, *NOTHING_MORE)])  # last: the pass without requests
+    assert vllm.told["ran"] == [*VLLM, "nothing", "dummy"]
+
+
+def test_sglang_passes(sglang: Run) -> None:
+    check_steps(sglang, list(SGLANG.values()))
+    assert sglang.told["ran"] == list(SGLANG)
+
+
+def test_the_methods_keep_their_names_and_the_classes_pickle(vllm: Run, sglang: Run) -> None:
+    assert [vllm.told[key] for key in ("method", "wrapped", "pickled")] == ["Worker.execute_model", True, True]
+    assert [sglang.told[key] for key in ("method", "wrapped", "pickled")] == ["ModelRunner.forward", True, True]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +127,18 @@ def test_sglang_runner_still_runs_everything(sglang: dict[str, Any]) -> None:
         ("sglang", ("ModelRunner.forward",)),
     ],
 )
-def test_hook_targets_exist(engine: str, needed: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(engine, "hooks")
-    there = {name.partition(":")[2] for name, exists in found["targets"].items() if exists}
+def test_hook_targets_exist(
+    engine: str, needed: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(engine, tmp_path, "hooks")
+    there = {name.partition(":")[2] for name, exists in found.told["targets"].items() if exists}
     with capsys.disabled():
-        print(f"\n{engine} {found['version']}: {', '.join(sorted(there))}")
+        print(f"\n{engine} {found.told['version']}: {', '.join(sorted(there))}")
     assert set(needed) <= there
     assert any("raft" in name or "Speculator" in name for name in there)
-    assert found["failures"] == {}
+    assert found.hello["failures"] == []
+    expected = VLLM if engine == "vllm" else SGLANG
+    assert {step.sums for step in found.steps} >= {record_of(one)[:5] for one in expected.values()}
 
 
 def old_output(**requests: tuple[int, int]) -> Any:
@@ -222,90 +248,51 @@ def test_drafts_are_passes_of_their_own() -> None:
     assert vllm_hooks.describe_speculator(None, batch, dummy_run=True) is None
 
 
-CONFIG = SimpleNamespace(
-    architectures=["LlamaForCausalLM"], num_hidden_layers=2, hidden_size=8, num_attention_heads=4,
-    num_key_value_heads=2, intermediate_size=16, vocab_size=32, tie_word_embeddings=False,
-)  # fmt: skip
 SHAPE = {
     "name": "tiny-llama", "architecture": "LlamaForCausalLM", "layers": 2, "hidden": 8, "heads": 4, "kv_heads": 2,
-    "head_dim": 2, "ffn": 16, "vocab": 32, "tied_embeddings": False, "dtype": "bfloat16",
+    "head_dim": 2, "ffn": 16, "vocab": 32, "tied_embeddings": False, "dtype": "bfloat16", "kv_dtype": "bfloat16",
+    "weight_bytes": 32 * 8 * 2,
 }  # fmt: skip
-WEIGHTS = 32 * 8 * 2  # one table in bf16
+FACTS = ("rank", "local_rank", "world_size", "parallel", "engine")
 
 
-def test_vllm_facts() -> None:
+def test_vllm_facts(vllm: Run) -> None:
     # 2 layers of 10 blocks x 4 tokens x (K and V) x 2 heads x 2, two bytes each: 640 bytes a layer, 32 a token.
-    caches = [torch.zeros(2, 10, 4, 2, 2, dtype=torch.bfloat16) for _ in range(2)]
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(
-            model="/models/someone/tiny-llama/", hf_text_config=CONFIG, dtype=torch.bfloat16, quantization=None,
-            enforce_eager=False,
-        ),
-        cache_config=SimpleNamespace(cache_dtype="auto", block_size=4, num_gpu_blocks=10, enable_prefix_caching=True),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=2),
-        scheduler_config=SimpleNamespace(max_num_seqs=16, max_num_batched_tokens=512, enable_chunked_prefill=True,
-                                         async_scheduling=True),
-        compilation_config=SimpleNamespace(cudagraph_mode=SimpleNamespace(name="FULL_AND_PIECEWISE")),
-        speculative_config=None,
-    )  # fmt: skip
-    runner = SimpleNamespace(
-        model=torch.nn.Embedding(32, 8, dtype=torch.bfloat16), kv_caches=[*caches, caches[0][0]],
-        kv_cache_config=SimpleNamespace(num_blocks=10, kv_cache_groups=[None]),
-    )  # fmt: skip
-    worker = SimpleNamespace(vllm_config=config, model_runner=runner, rank=0, local_rank=0)
-    found = vllm_hooks.facts(worker)
-    model = found.pop("model")
+    model = dict(vllm.hello["model"])
     assert len(model.pop("fingerprint")) == 12
-    assert model == {
-        **SHAPE, "kv_dtype": "bfloat16", "weight_bytes": WEIGHTS, "parameters": 256, "kv_reserved_bytes": 1280,
-        "kv_bytes_per_token": 32,
+    assert model == {**SHAPE, "parameters": 256, "kv_reserved_bytes": 1280, "kv_bytes_per_token": 32}
+    engine = {
+        "max_num_seqs": 16, "max_num_batched_tokens": 512, "chunked_prefill": True, "async_scheduling": True,
+        "prefix_caching": True, "block_size": 4, "cuda_graphs": "FULL_AND_PIECEWISE",
     }  # fmt: skip
-    assert found == {
-        "rank": 0, "local_rank": 0, "world_size": 1, "parallel": {"tp": 1, "pp": 1, "dp": 2},
-        "engine": {
-            "max_num_seqs": 16, "max_num_batched_tokens": 512, "chunked_prefill": True, "async_scheduling": True,
-            "prefix_caching": True, "block_size": 4, "cuda_graphs": "FULL_AND_PIECEWISE",
-        },
-    }  # fmt: skip
-    json.dumps(found)
+    assert [vllm.hello[key] for key in FACTS] == [0, 0, 1, {"tp": 1, "pp": 1, "dp": 2}, engine]
+    assert "draft_model" not in vllm.hello
 
 
-def test_sglang_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sglang_facts(sglang: Run) -> None:
     # 2 layers of 12 tokens x 2 heads x 2, two bytes each, K and V: 96 x 4 bytes, 32 a token.
-    pool = SimpleNamespace(
-        k_buffer=[torch.zeros(12, 2, 2, dtype=torch.bfloat16) for _ in range(2)],
-        v_buffer=[torch.zeros(12, 2, 2, dtype=torch.bfloat16) for _ in range(2)],
-    )
-    runner = SimpleNamespace(
-        model_config=SimpleNamespace(hf_text_config=CONFIG, model_path="someone/tiny-llama", dtype=torch.bfloat16,
-                                     quantization="fp8"),
-        server_args=SimpleNamespace(tp_size=2, pp_size=1, dp_size=1, chunked_prefill_size=-1,
-                                    disable_overlap_schedule=False),
-        model=torch.nn.Embedding(32, 8, dtype=torch.bfloat16), token_to_kv_pool=pool, is_draft_worker=False,
-        kv_cache_dtype=torch.bfloat16, tp_rank=1, gpu_id=1, max_total_num_tokens=11, page_size=1,
-        decode_cuda_graph_runner=None,
-    )  # fmt: skip
-    found = sglang_hooks.facts(runner)
-    model = found.pop("model")
+    model = dict(sglang.hello["model"])
     assert len(model.pop("fingerprint")) == 12
-    assert model == {
-        **SHAPE, "kv_dtype": "bfloat16", "quantization": "fp8", "weight_bytes": WEIGHTS, "kv_reserved_bytes": 384,
-        "kv_bytes_per_token": 32,
+    assert model == {**SHAPE, "quantization": "fp8", "kv_reserved_bytes": 384, "kv_bytes_per_token": 32}
+    engine = {
+        "max_cached_tokens": 11, "chunked_prefill": False, "async_scheduling": True, "block_size": 1,
+        "cuda_graphs": "NONE",
     }  # fmt: skip
-    assert found == {
-        "rank": 1, "local_rank": 1, "world_size": 2, "parallel": {"tp": 2, "pp": 1, "dp": 1},
-        "engine": {"max_cached_tokens": 11, "chunked_prefill": False, "async_scheduling": True, "block_size": 1,
-                   "cuda_graphs": "NONE"},
-    }  # fmt: skip
+    assert [sglang.hello[key] for key in FACTS] == [1, 1, 2, {"tp": 2, "pp": 1, "dp": 1}, engine]
+    assert sglang.hello["draft_model"] == sglang.hello["model"]
+
+
+def test_sglang_settings_as_they_were_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     context = types.ModuleType("sglang.srt.runtime_context")
     context.get_parallel = lambda: SimpleNamespace(tp_size=4, tp_rank=3)  # type: ignore[attr-defined]
     context.get_schedule = lambda: 1 / 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, context.__name__, context)
+    runner = SimpleNamespace(
+        model_config=SimpleNamespace(hf_config=SimpleNamespace()), server_args=SimpleNamespace(tp_size=2, dp_size=1)
+    )
     resolved = sglang_hooks.facts(runner)
-    assert (resolved["rank"], resolved["world_size"], resolved["parallel"]["dp"]) == (3, 4, 1)
+    assert (resolved["rank"], resolved["world_size"], resolved["parallel"]) == (3, 4, {"tp": 4, "dp": 1})
     assert guard.failures.pop("sglang settings")[0] > 0
-    runner.is_draft_worker = True
-    assert set(sglang_hooks.facts(runner)) == {"draft_model"}
 
 
 def test_latent_attention_has_no_key_heads() -> None:
@@ -318,7 +305,8 @@ def test_latent_attention_has_no_key_heads() -> None:
 
 def test_hooks_name_a_module_a_method_and_a_function() -> None:
     for hooks in (vllm_hooks, sglang_hooks):
-        for module, path, describe in hooks.HOOKS:
+        for module, path, describe, facts in hooks.HOOKS:
             assert module.split(".")[0] == hooks.__name__.rpartition(".")[2]
             assert len(path.split(".")) == 2
-            assert getattr(importlib.import_module(hooks.__name__), describe.__name__) is describe
+            assert getattr(hooks, describe.__name__) is describe
+            assert facts in (None, hooks.facts)

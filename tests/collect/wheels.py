@@ -15,8 +15,9 @@ import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
+import json
 import os
+import pickle
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -184,18 +185,6 @@ def use(engine: str, real: Sequence[str], folder: Path = ENGINES) -> str:
     return infos[-1].name[len(engine) + 1 : -len(".dist-info")]
 
 
-def load_inside() -> types.ModuleType:
-    """Load `traceanalyzer.collect.inside` under the name it has in a recorded process."""
-    name, folder = "_traceanalyzer_inside", ROOT / "traceanalyzer" / "collect" / "inside"
-    spec = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def build(kind: Any, **known: Any) -> Any:
     """An instance of a dataclass whose other required fields are None: releases add fields that no hook reads."""
     missing, none = dataclasses.MISSING, {}
@@ -214,3 +203,28 @@ def own(module: str, path: str) -> Any:
     except ModuleNotFoundError:
         return None
     return vars(found).get(method) if isinstance(found, type) else None
+
+
+def watch_labels() -> list[str]:
+    """The names of the scopes that are entered from now on, as if a window were open."""
+    from torch.autograd import profiler
+
+    importlib.import_module("_traceanalyzer_inside.steps").meet_recorder(lambda: 1)
+
+    names: list[str] = []
+    plain = profiler.record_function
+
+    class Watched(plain):  # type: ignore[misc, valid-type]
+        def __enter__(self) -> Any:
+            names.append(self.name)
+            return super().__enter__()
+
+    profiler.record_function = Watched
+    return names
+
+
+def tell(*, method: Any, owner: type, **found: Any) -> None:
+    """Print what the script of an engine found, as one line of JSON."""
+    found.update(method=method.__qualname__)
+    found.update(wrapped=hasattr(method, "__wrapped__"), pickled=pickle.loads(pickle.dumps(owner)) is owner)
+    print(json.dumps(found))

@@ -5,7 +5,7 @@ What could be wrong with it: a hook says only what it knows on the host; the res
 
 from __future__ import annotations
 
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 
 class Description(NamedTuple):
@@ -28,3 +28,7 @@ class Description(NamedTuple):
 
 Describe = Callable[..., Optional[Description]]
 """Takes the arguments of the wrapped method, its instance first; None: this call is no step."""
+Facts = Callable[[Any], "Dict[str, Any]"]
+"""Takes the instance of the wrapped method: what it knows of its process, engine and model, for the hello file."""
+Hook = Tuple[str, str, Describe, Optional[Facts]]
+"""Module, `Class.method`, what to say of a call, what to say of an instance."""

@@ -15,12 +15,11 @@ import sys
 from typing import Any, Callable, Iterator
 
 from . import huggingface, mainscript, recorder, sglang, steps, torchfacts, vllm
-from .description import Describe, Description
+from .description import Describe, Description, Facts
 from .guard import attempt, guarded
 from .runtime import process
 
 _Hook = Callable[[Any], None]
-_Facts = Callable[[Any], "dict[str, Any]"]
 _hooked: list[str] = []
 
 
@@ -37,6 +36,7 @@ def start(finder: Any, folder: str) -> None:
     with guarded("hello"):
         process.hello(**torchfacts.at_import())
     recorder.install()
+    steps.meet_recorder(recorder.boundary)
     table: dict[str, list[_Hook]] = {}
     mine: list[str] = []
     for name, hook in _hooks(mine):
@@ -56,8 +56,8 @@ def _hooks(mine: list[str]) -> Iterator[tuple[str, _Hook]]:
     """Module, and what to call with it; `mine` gets the names that the script itself is to define."""
     yield from huggingface.HOOKS
     for engine in (vllm, sglang):
-        for module, name, describe in engine.HOOKS:
-            yield module, _wrapping(name, _telling(describe, engine.facts))
+        for module, name, describe, facts in engine.HOOKS:
+            yield module, _wrapping(name, _telling(describe, facts) if facts is not None else describe)
     for named in process.config.get("step") or ():
         module, _, name = named.partition(":")
         if mainscript.is_main(module):
@@ -68,9 +68,9 @@ def _hooks(mine: list[str]) -> Iterator[tuple[str, _Hook]]:
 
 def _run(name: str, hooks: list[_Hook], module: Any) -> None:
     for hook in hooks:
-        attempt(f"hook {name}", None, hook, module)
+        attempt(f"hook {name}", None, hook, (module,))
     _hooked.append(name)
-    attempt("hello", None, process.hello, hooks=_hooked, engines=torchfacts.engines())
+    attempt("hello", None, process.hello, (), {"hooks": _hooked, "engines": torchfacts.engines()})
 
 
 def _wrapping(name: str, describe: Describe) -> _Hook:
@@ -85,21 +85,21 @@ def _wrapping(name: str, describe: Describe) -> _Hook:
     return wrap
 
 
-def _telling(describe: Describe, facts: _Facts) -> Describe:
+def _telling(describe: Describe, facts: Facts) -> Describe:
     """Say the facts of an engine's object when it runs its first step with requests."""
     told: set[int] = set()
 
     def describe_and_tell(instance: Any, /, *args: Any, **kwargs: Any) -> Description | None:
         found = describe(instance, *args, **kwargs)
-        if found is not None and found.phase not in ("other", "draft") and id(instance) not in told:
+        if found is not None and found.phase != "other" and id(instance) not in told:
             told.add(id(instance))
-            attempt("engine facts", None, _tell, facts, instance)
+            attempt("engine facts", None, _tell, (facts, instance))
         return found
 
     return describe_and_tell
 
 
-def _tell(facts: _Facts, instance: Any) -> None:
+def _tell(facts: Facts, instance: Any) -> None:
     process.hello(**torchfacts.running(), **facts(instance))
 
 

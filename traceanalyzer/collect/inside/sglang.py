@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 from . import architecture
-from .description import Describe, Description
+from .description import Description, Hook
 from .guard import guarded, note
 
 OTHER = Description("other")
@@ -104,22 +104,6 @@ def _list(batch: Any, name: str) -> list[int] | None:
 def describe_draft_graph(_: Any, batch: Any, *__: Any, **___: Any) -> Description | None:
     """Draft passes as one graph. How many there are in it is the runner's business, so tokens are left open."""
     return Description("draft", sequences=batch.batch_size)
-
-
-_DRAFT_GRAPHS = (
-    ("eagle_draft_cuda_graph_runner", "EAGLEDraftCudaGraphRunner"),
-    ("eagle_draft_extend_cuda_graph_runner", "EAGLEDraftExtendCudaGraphRunner"),
-    ("frozen_kv_mtp_cuda_graph_runner", "FrozenKVMTPCudaGraphRunner"),
-)
-HOOKS: tuple[tuple[str, str, Describe], ...] = (
-    ("sglang.srt.model_executor.model_runner", "ModelRunner.forward", describe_forward),
-    *(
-        (f"sglang.srt.speculative.{module}", f"{owner}.{method}", describe_draft_graph)
-        for module, owner in _DRAFT_GRAPHS
-        for method in ("execute", "replay")
-    ),
-)
-"""Module, method, what to say of a call. Only where the class itself has the method: `replay` became `execute`."""
 
 
 def facts(runner: Any) -> dict[str, Any]:
@@ -212,3 +196,19 @@ def _cache(runner: Any) -> dict[str, int]:
         return {}
     each = sum(buffer.numel() // buffer.shape[0] * buffer.element_size() for buffer in buffers)
     return {"kv_reserved_bytes": reserved, "kv_bytes_per_token": each}
+
+
+_DRAFT_GRAPHS = (
+    ("eagle_draft_cuda_graph_runner", "EAGLEDraftCudaGraphRunner"),
+    ("eagle_draft_extend_cuda_graph_runner", "EAGLEDraftExtendCudaGraphRunner"),
+    ("frozen_kv_mtp_cuda_graph_runner", "FrozenKVMTPCudaGraphRunner"),
+)
+HOOKS: tuple[Hook, ...] = (
+    ("sglang.srt.model_executor.model_runner", "ModelRunner.forward", describe_forward, facts),
+    *(
+        (f"sglang.srt.speculative.{module}", f"{owner}.{method}", describe_draft_graph, None)
+        for module, owner in _DRAFT_GRAPHS
+        for method in ("execute", "replay")
+    ),
+)
+"""Wrapped only where the class itself has the method: `replay` became `execute`."""

@@ -20,7 +20,7 @@ import itertools
 from typing import Any
 
 from . import architecture
-from .description import Describe, Description
+from .description import Description, Hook
 from .guard import note
 
 OTHER = Description("other")
@@ -160,26 +160,6 @@ def facts(worker: Any) -> dict[str, Any]:
     return found
 
 
-_RUNNER = "vllm.v1.worker.gpu_model_runner"
-_SPECULATORS = "vllm.v1.worker.gpu.spec_decode"
-HOOKS: tuple[tuple[str, str, Describe], ...] = (
-    ("vllm.v1.worker.gpu_worker", "Worker.execute_model", describe_step),
-    ("vllm.v1.worker.gpu_worker", "Worker.execute_dummy_batch", describe_dummy),
-    ("vllm.v1.worker.cpu_worker", "CPUWorker.execute_model", describe_step),
-    ("vllm.v1.worker.tpu_worker", "TPUWorker.execute_model", describe_step),
-    (_RUNNER, "GPUModelRunner.propose_draft_token_ids", describe_draft),
-    (f"{_SPECULATORS}.eagle", "EagleSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.eagle.speculator", "EagleSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.autoregressive.speculator", "AutoRegressiveSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.target_dependent_ar.speculator", "TargetDependentARSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.standalone_ar.speculator", "StandaloneARSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.multi_module_mtp.speculator", "MultiModuleMTPSpeculator.propose", describe_speculator),
-    (f"{_SPECULATORS}.dflash.speculator", "DFlashSpeculator.propose", describe_speculator),
-)
-"""Module, method, what to say of a call. To be wrapped only where the class itself has the method: CPUWorker's own is
-gone since 0.11, draft classes come and go with releases, and what is inherited is wrapped where it is written."""
-
-
 def _text_config(model: Any) -> Any:
     return getattr(model, "hf_text_config", None) or getattr(model, "hf_config", None)
 
@@ -254,3 +234,28 @@ def _memory(runner: Any, config: Any) -> dict[str, int]:
     if len(getattr(cache, "kv_cache_groups", ())) == 1 and blocks and size:
         found["kv_bytes_per_token"] = reserved // (blocks * size)
     return found
+
+
+_RUNNER = "vllm.v1.worker.gpu_model_runner"
+_SPECULATORS = (
+    ("eagle", "EagleSpeculator"),
+    ("eagle.speculator", "EagleSpeculator"),
+    ("autoregressive.speculator", "AutoRegressiveSpeculator"),
+    ("target_dependent_ar.speculator", "TargetDependentARSpeculator"),
+    ("standalone_ar.speculator", "StandaloneARSpeculator"),
+    ("multi_module_mtp.speculator", "MultiModuleMTPSpeculator"),
+    ("dflash.speculator", "DFlashSpeculator"),
+)
+HOOKS: tuple[Hook, ...] = (
+    ("vllm.v1.worker.gpu_worker", "Worker.execute_model", describe_step, facts),
+    ("vllm.v1.worker.gpu_worker", "Worker.execute_dummy_batch", describe_dummy, None),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker.execute_model", describe_step, facts),
+    ("vllm.v1.worker.tpu_worker", "TPUWorker.execute_model", describe_step, facts),
+    (_RUNNER, "GPUModelRunner.propose_draft_token_ids", describe_draft, None),
+    *(
+        (f"vllm.v1.worker.gpu.spec_decode.{module}", f"{owner}.propose", describe_speculator, None)
+        for module, owner in _SPECULATORS
+    ),
+)
+"""Wrapped only where the class itself has the method: CPUWorker's own is gone since 0.11, draft classes come and go,
+and what is inherited is wrapped where it is written."""
