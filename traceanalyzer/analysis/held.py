@@ -22,6 +22,7 @@ from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.work.opwork import named
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
+from traceanalyzer.trace.collector import Section, number, section
 from traceanalyzer.trace.tables import Trace
 
 _SIZES: Mapping[str, float] = {
@@ -62,19 +63,17 @@ class Described:
     flops_per_kv_byte: float | None
 
 
-def _recorded(trace: Trace) -> Mapping[str, object]:
+def _recorded(trace: Trace) -> Section:
     """The recorder's facts about the model; empty without a recorder."""
-    model = (trace.metadata.collector or {}).get("model")
-    return model if isinstance(model, dict) else {}
+    return section(trace.metadata.collector, "model")
 
 
-def _number(facts: Mapping[str, object], key: str) -> float | None:
-    value = facts.get(key)
-    known = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return float(value) if known and isinstance(value, int | float) else None
+def _number(facts: Section, key: str) -> float | None:
+    value = number(facts, key)
+    return value if value is not None and value > 0 else None
 
 
-def _size(facts: Mapping[str, object], key: str) -> float | None:
+def _size(facts: Section, key: str) -> float | None:
     return _SIZES.get(str(facts.get(key)).removeprefix("torch.").lower())
 
 

@@ -20,7 +20,7 @@ What is longer than that is `idle_unknown`, as is a gap whose ending activity ha
 time outside ops is `idle_host`.
 
 The phase of a gap is that of the step it lies in, between steps that of the following step, and `other` outside the
-first and last complete step.
+first and last complete step and between two windows.
 
 What could be wrong: a launch may wait for an event of another stream or rank, which looks like latency, then unknown;
 work that another thread prepares for the launching one counts as what the launching thread did.
@@ -54,11 +54,14 @@ Bools = npt.NDArray[np.bool_]
 def causes(timeline: Timeline) -> list[pd.DataFrame]:
     """Rows phase, bucket, ns: one per phase and cause, zeros among them. They sum to the idle time exactly."""
     gap_start, gap_end = intervals.gaps(timeline.busy)
-    phase, names = pd.factorize(_phases(counted_steps(timeline.steps), gap_start))
+    phases = _phases(counted_steps(timeline.steps), gap_start)
+    phases[intervals.covered(timeline.between, gap_start, gap_end) > 0] = "other"
+    phase, names = pd.factorize(phases)
     length = gap_end - gap_start
-    if timeline.device.kind == "cpu":
-        return [per_phase(phase, names, "idle_host", length)]
     unrecorded = intervals.covered(timeline.unrecorded, gap_start, gap_end)
+    if timeline.device.kind == "cpu":
+        host, artefact = length - unrecorded, unrecorded
+        return [per_phase(phase, names, "idle_host", host), per_phase(phase, names, "idle_artefact", artefact)]
     parts = _divided(timeline, gap_start, gap_end) if len(length) else {}
     parts = {bucket: np.where(unrecorded > 0, 0, ns) for bucket, ns in parts.items()}
     unknown = length - unrecorded - sum(parts.values())

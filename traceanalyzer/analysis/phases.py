@@ -155,7 +155,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         steps=len(steps),
         duration_ns=duration,
         busy_ns=duration - idle - unrecorded,
-        time_share=duration / timeline.span_ns if timeline.span_ns else 0.0,
+        time_share=_time_share(timeline, phase, duration),
         idle_ns=idle,
         unrecorded_ns=unrecorded,
         prefill_tokens=_total(steps["prefill_tokens"]),
@@ -177,6 +177,12 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         bytes_known_share=work.bytes_known,
         one_token_each=bool((steps["decode_tokens"] == steps["decode_sequences"]).all()),
     )
+
+
+def _time_share(timeline: Timeline, phase: str, duration: int) -> float:
+    """The phase's part of the span. The time between windows is in no phase but `other`, which does not count it."""
+    own = duration - timeline.between.length if phase == "other" else duration
+    return own / timeline.shared_ns if timeline.shared_ns else 0.0
 
 
 class _Work:

@@ -4,8 +4,8 @@
           -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
           -> memory -> the mean decode step taken apart -> sensitivities, batching
 
-Several traces are the ranks of one run. Figures without a device are those of the slowest device: the one with the
-longest span, since every step waits for it.
+Several traces are the ranks of one run, or windows of them; those of one rank are joined first. Figures without a
+device are those of the slowest device: the one with the longest span, since every step waits for it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from traceanalyzer.analysis import (
     work,
 )
 from traceanalyzer.errors import InputError, UnsupportedTraceError
+from traceanalyzer.trace import windows
 from traceanalyzer.trace.tables import Note, Trace
 
 
@@ -108,14 +109,15 @@ class Analysis:
 
 
 def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Analysis:
-    """Analyse the ranks of one run.
+    """Analyse the ranks and windows of one run.
 
     Raises:
-        InputError: no trace, or traces that are not the ranks of one run.
+        InputError: no trace, or traces that are not the ranks and windows of one run.
         UnsupportedTraceError: a trace holds nothing that can be analysed.
         UnknownGPUError: the GPU id of the options is not in the catalogue.
     """
     options = options or AnalysisOptions()
+    traces = windows.by_process(traces)
     _check_one_run(traces)
     runs: list[steps.RunFacts] = []
     analysed: list[DeviceAnalysis] = []
@@ -127,6 +129,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         notes.extend((*trace.quality, *facts.notes))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
+    notes.extend(quality.windows([device.timeline for device in analysed]))
     notes.extend(quality.missing_ranks(traces))
     notes.extend(quality.unknown_work(main.timeline))
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)

@@ -17,6 +17,7 @@ from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.unknown import unknown_by_time
+from traceanalyzer.trace.collector import section
 from traceanalyzer.trace.tables import KERNEL, Note, Trace
 
 _NAMED = 3
@@ -38,9 +39,21 @@ def contradictions(analysed: Sequence[tuple[Timeline, Ledger]]) -> list[Note]:
         notes.append(Note("gpu_unknown", "warning", 1))
     if any(line.trace.metadata.with_stack and _idles(line, ledger) for line, ledger in analysed):
         notes.append(Note("stacks_slow_the_host", "warning"))
-    unrecorded = sum(line.unrecorded.length for line in lines)
+    unrecorded = sum(line.unrecorded.length - line.between.length for line in lines)
     if unrecorded:
         notes.append(Note("unrecorded_device_time", "warning", 1, f"{unrecorded / 1e6:.2f}"))
+    return notes
+
+
+def windows(lines: Sequence[Timeline]) -> list[Note]:
+    """Says that several windows are one report, how much time lies between them, and what their beginning distorts."""
+    notes = []
+    longest = max(lines, key=lambda line: line.between.length)
+    count = max(len(line.trace.windows) for line in lines)
+    if count > 1:
+        notes.append(Note("windows_joined", "info", count, f"{longest.between.length / 1e9:.3g}"))
+    if any(section(line.trace.metadata.collector, "window").get("cold_start") is True for line in lines):
+        notes.append(Note("cold_start", "info"))
     return notes
 
 

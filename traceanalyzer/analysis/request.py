@@ -10,6 +10,10 @@ ends, so that percentiles are over tokens.
 A window that holds one whole prefill followed by whole decode steps of the same sequences is one request, or one batch
 of equal requests: its lengths are those of the window, which may end before the request does. In any other window the
 lengths are unknown; TPOT and the work of a decode step as a fraction of a whole prefill's, per sequence, still stand.
+Several windows hold one request only where contexts show that no step was missed between them, and no time per token
+reaches over the time between two windows.
+
+Requests are counted by their prefills: the sequences of whole prefill steps, each of which began with nothing cached.
 
 What could be wrong: in a batch that some leave while others join, those that stay are taken to be as many as possible.
 """
@@ -22,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.floor import heavy_kernels
+from traceanalyzer.analysis.intervals import covered
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.turns import Ints, successors, turns
 from traceanalyzer.trace.tables import MISSING
@@ -39,6 +44,7 @@ class RequestView:
     tpot_ns_p50: float | None
     tpot_ns_p99: float | None
     decode_over_prefill_flops: float | None
+    requests: int | None
 
 
 def view(timeline: Timeline) -> RequestView | None:
@@ -48,8 +54,9 @@ def view(timeline: Timeline) -> RequestView | None:
         return None
     gaps = _token_times(timeline, passes)
     p50, p99 = (float(np.percentile(gaps, q)) for q in (50, 99)) if len(gaps) else (None, None)
-    if not _is_one_batch(passes):
-        return RequestView(None, None, None, p50, p99, _work_ratio(timeline, passes))
+    requests = _requests(passes)
+    if not _is_one_batch(passes) or _misses_steps(timeline, passes):
+        return RequestView(None, None, None, p50, p99, _work_ratio(timeline, passes), requests)
     prefill, decode = passes.iloc[0], passes.iloc[1:]
     return RequestView(
         input_tokens=int(prefill["prefill_tokens"] // prefill["sequences"]),
@@ -58,7 +65,27 @@ def view(timeline: Timeline) -> RequestView | None:
         tpot_ns_p50=p50,
         tpot_ns_p99=p99,
         decode_over_prefill_flops=_work_ratio(timeline, passes),
+        requests=requests,
     )
+
+
+def _requests(passes: pd.DataFrame) -> int | None:
+    """Sequences whose prompts were read; None where a prefill may be a part of one, or is not recorded whole."""
+    prefill = passes[passes["phase"] == "prefill"]
+    known = prefill["complete"].all() and prefill["sequences"].notna().all() and prefill["context_sum"].notna().all()
+    if not len(prefill) or not known or (passes["phase"] == "mixed").any():
+        return None
+    whole = (prefill["context_sum"] == prefill["prefill_tokens"]).all()
+    return int(prefill["sequences"].sum()) if whole else None
+
+
+def _misses_steps(timeline: Timeline, passes: pd.DataFrame) -> bool:
+    """Whether steps may have run between two windows: contexts that do not go on, or are not known, there."""
+    start = passes["start_ns"].to_numpy(np.int64)
+    between = covered(timeline.between, start[:-1], start[1:]) > 0
+    context, grown = passes["context_sum"].to_numpy(np.float64), passes["sequences"].to_numpy(np.float64)
+    goes_on = context[1:] == context[:-1] + grown[1:]
+    return bool((between & ~goes_on).any())
 
 
 def _is_one_batch(passes: pd.DataFrame) -> bool:
@@ -80,6 +107,8 @@ def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
     if not len(before):
         before, after = _neighbours(passes, decodes)
     start = passes["start_ns"].to_numpy(np.int64)
+    within = covered(timeline.between, start[before], start[after]) == 0
+    before, after = before[within], after[within]
     held = timeline.unrecorded_between(start[before], start[after])
     times: np.ndarray = (start[after] - start[before] - held).astype(np.float64)
     given = _given(passes, decodes)

@@ -11,7 +11,8 @@
 
 A long gap that ends with a kernel which had been queued for nearly all of it is no idleness: the device ran something
 that was not recorded (a window cut by host time, records lost). Such time is `unrecorded`; durations and periods of
-steps do not count it.
+steps do not count it. So is the time between two windows of one recording, from the last activity of the one to the
+first of the other: it is nobody's, no period reaches over it, and the phases share what is left.
 
 What could be wrong: the sheet's peak at the sheet's clock bounds both ideal times, so a card that boosts higher can
 beat them; a figure beyond the limit is flagged by whoever prints it, never clipped here.
@@ -38,6 +39,8 @@ it, waited for something that was not recorded; shorter waits have ordinary caus
 class Timeline:
     """One device of one trace. `busy` is the union of all activity, `unrecorded` the gaps that are no idleness.
 
+    `between` is the part of `unrecorded` that lies between two windows of the recording.
+
     `steps` are that device's steps in start order, with `duration_ns` (first activity to last, without unrecorded
     time), `busy_ns` (union of their activity) and `period_ns` (start to the start of the next step that is no part
     of another one, without unrecorded time; NaN for the last and for parts such as a draft pass).
@@ -50,6 +53,7 @@ class Timeline:
     busy: Union
     kernel_busy: Union
     unrecorded: Union
+    between: Union
 
     @property
     def start_ns(self) -> int:
@@ -70,6 +74,11 @@ class Timeline:
     def recorded_ns(self) -> int:
         """The recorded part of the span: what shares of time are taken over."""
         return self.span_ns - self.unrecorded.length
+
+    @property
+    def shared_ns(self) -> int:
+        """The span without the time between windows: what the phases of a device divide among them."""
+        return self.span_ns - self.between.length
 
     def unrecorded_between(self, starts: Ints, ends: Ints) -> Ints:
         """Unrecorded time inside each interval, in nanoseconds."""
@@ -143,9 +152,10 @@ def build(
     end = start + table["duration_ns"].to_numpy(np.int64)
     kernel = table["kind"].to_numpy() == KERNEL
     busy = union(start, end)
-    unrecorded = _unrecorded(busy, start, launch_end)
-    timed = _timed(steps, unrecorded).assign(busy_ns=_busy(steps, step, start, end))
-    return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded)
+    between = _between(busy, trace)
+    unrecorded = _unrecorded(busy, start, launch_end, between)
+    timed = _timed(steps, unrecorded, between).assign(busy_ns=_busy(steps, step, start, end))
+    return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded, between)
 
 
 def _beside(activity: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
@@ -177,21 +187,30 @@ def following(starts: Ints, gap_ends: Ints) -> Ints:
     return np.searchsorted(starts, gap_ends, side="left")
 
 
-def _unrecorded(busy: Union, start: Ints, launch_end: Ints) -> Union:
+def _between(busy: Union, trace: Trace) -> Union:
+    """The gaps in which one window of the trace ends and the next one begins."""
+    gap_start, gap_end = gaps(busy)
+    opened = np.array([window.start_ns for window in trace.windows[1:]], np.int64)
+    holds = np.searchsorted(opened, gap_start, side="left") < np.searchsorted(opened, gap_end, side="right")
+    return union(gap_start[holds], gap_end[holds])
+
+
+def _unrecorded(busy: Union, start: Ints, launch_end: Ints, between: Union) -> Union:
     gap_start, gap_end = gaps(busy)
     if not len(gap_start):
         return union(gap_start, gap_end)
     launched = launch_end[following(start, gap_end)]
     waited = gap_end - np.maximum(launched, gap_start)
     long = (waited > UNRECORDED_AFTER_NS) & (waited >= UNRECORDED_SHARE * (gap_end - gap_start))
-    cut = (launched != MISSING) & long
+    cut = ((launched != MISSING) & long) | (covered(between, gap_start, gap_end) > 0)
     return union(gap_start[cut], gap_end[cut])
 
 
-def _timed(steps: pd.DataFrame, unrecorded: Union) -> pd.DataFrame:
+def _timed(steps: pd.DataFrame, unrecorded: Union, between: Union) -> pd.DataFrame:
     start, end = steps["start_ns"].to_numpy(np.int64), steps["end_ns"].to_numpy(np.int64)
     period = np.full(len(steps), np.nan)
     (whole,) = np.nonzero(steps["parent_step"].to_numpy() < 0)
     before, after = start[whole[:-1]], start[whole[1:]]
-    period[whole[:-1]] = after - before - covered(unrecorded, before, after)
+    within = np.where(covered(between, before, after) > 0, np.nan, after - before - covered(unrecorded, before, after))
+    period[whole[:-1]] = within
     return steps.assign(duration_ns=end - start - covered(unrecorded, start, end), period_ns=period)

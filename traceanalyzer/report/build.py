@@ -15,7 +15,7 @@ from traceanalyzer.report import document as doc
 from traceanalyzer.report import figures, findings, strings, tables
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
-from traceanalyzer.trace.tables import Note, Trace
+from traceanalyzer.trace.tables import Metadata, Note, Source, Window
 
 
 def build(analysis: Analysis) -> doc.Report:
@@ -29,7 +29,11 @@ def build(analysis: Analysis) -> doc.Report:
         tool=doc.Tool(name="traceanalyzer", version=__version__),
         options=_options(analysis),
         run=_run(analysis),
-        traces=[_trace(trace) for trace in analysis.traces],
+        traces=[
+            _trace(window.source, window.metadata, window.kernels)
+            for trace in analysis.traces
+            for window in trace.windows or [Window(trace.source, trace.metadata, len(trace.kernels), 0, 0)]
+        ],
         devices=[_device(device) for device in analysis.devices],
         quality=_quality(analysis),
         verdict=_verdict(analysis, found),
@@ -82,18 +86,18 @@ def _run(analysis: Analysis) -> doc.Run:
     )
 
 
-def _trace(trace: Trace) -> doc.TraceInfo:
-    metadata = trace.metadata
+def _trace(source: Source, metadata: Metadata, kernels: int) -> doc.TraceInfo:
+    """One input file."""
     recorded = None
     if metadata.recorded_at_ns is not None:
         recorded = datetime.fromtimestamp(metadata.recorded_at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return doc.TraceInfo(
-        name=trace.source.name,
-        sha256=trace.source.sha256,
-        format=trace.source.format,
-        bytes=trace.source.bytes,
-        events=trace.source.events,
-        kernels=len(trace.kernels),
+        name=source.name,
+        sha256=source.sha256,
+        format=source.format,
+        bytes=source.bytes,
+        events=source.events,
+        kernels=kernels,
         rank=metadata.rank,
         world_size=metadata.world_size,
         recorded_at=recorded,
@@ -149,7 +153,7 @@ def _quality(analysis: Analysis) -> list[doc.QualityNote]:
 def _verdict(analysis: Analysis, found: tuple[Finding, ...]) -> doc.Verdict:
     facts, run, main = analysis.verdict, analysis.main_run, analysis.main
     phase, floor = facts.phase, analysis.decode_floor
-    duration = phase.duration_ns if phase else main.timeline.span_ns
+    duration = phase.duration_ns if phase else main.timeline.shared_ns
     ridge = main.timeline.device.matrix_ridge
     rows = main.ledger.table
     if phase:

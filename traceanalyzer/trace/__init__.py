@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from traceanalyzer.trace.folder import trace_files
+from traceanalyzer.trace import notes
+from traceanalyzer.trace.folder import trace_files, traces_in
 from traceanalyzer.trace.kineto import read_kineto
+from traceanalyzer.trace.recording import MANIFEST, Manifest, find, read_recording
 from traceanalyzer.trace.tables import DeviceProperties, Metadata, Note, Source, Trace
 
 __all__ = ["DeviceProperties", "Metadata", "Note", "Source", "Trace", "read_trace", "read_traces"]
@@ -22,9 +25,29 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
-    """Read several files and folders: of a folder every trace in it, sorted by name.
+    """Read several files, folders and recordings: of a folder every trace in it, sorted by name.
+
+    Of a recording its windows are read, as many as memory should hold; see `trace.recording`.
 
     Raises:
-        TraceAnalyzerError: as `read_trace`; also for no path at all and for a folder without traces.
+        TraceAnalyzerError: as `read_trace`; also for no path at all, for a folder without traces, and for one with
+            several recordings.
     """
-    return [read_trace(file) for file in trace_files(paths)]
+    if not paths:
+        return [read_trace(file) for file in trace_files(paths)]
+    traces: list[Trace] = []
+    for path in paths:
+        manifest = _recording(path)
+        if manifest is not None:
+            traces += read_recording(manifest, read_trace)
+            continue
+        found = [read_trace(file) for file in trace_files([path])]
+        if str(path) != "-" and (Path(path) / MANIFEST).is_file():
+            unreadable = Note(notes.RECORDING_UNREADABLE, notes.SEVERITY[notes.RECORDING_UNREADABLE])
+            found[0] = replace(found[0], quality=(unreadable, *found[0].quality))
+        traces += found
+    return traces
+
+
+def _recording(path: str | Path) -> Manifest | None:
+    return None if str(path) == "-" else find(Path(path), traces_in)

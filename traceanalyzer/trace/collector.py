@@ -11,14 +11,16 @@ import re
 from collections.abc import Mapping
 from math import isfinite
 
+Section = Mapping[str, object]
+
 SCHEMA = 1
-SECTIONS = ("model", "gpu", "window", "sampling", "overhead", "service")
+SECTIONS = ("model", "gpu", "window", "sampling", "overhead", "service", "steplog")
 
 _MOST_KEYS = 64
 _MOST_ITEMS = 64
 _LONGEST_TEXT = 200
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_NEVER = re.compile(r"(?:env|argv|cmdline|key)\Z|prompt|token|password|secret", re.IGNORECASE)
+_NEVER = re.compile(r"(?:env|argv|cmdline|key)\Z|prompt|token(?!s_(?:in|out)\Z)|password|secret", re.IGNORECASE)
 _NO_TEXT = re.compile(
     r"(?:\A|[_.-])(?:(?:env|argv|cmdline|key|apikey)(?:\Z|[_.-])|prompt|token|passw|secret|credential|cookie|auth)",
     re.IGNORECASE,
@@ -45,21 +47,47 @@ def read_block(block: object) -> tuple[dict[str, object] | None, bool]:
     found: dict[str, object] = {"schema": SCHEMA}
     sound = True
     for name in SECTIONS:
-        section = block.get(name)
-        if isinstance(section, dict):
-            found[name] = _section(section)
-        elif section is not None:
+        facts = block.get(name)
+        if isinstance(facts, dict):
+            found[name] = _kept(facts)
+        elif facts is not None:
             sound = False
     return found, sound
+
+
+def section(block: Mapping[str, object] | None, name: str) -> Section:
+    """One section of a block that was read; empty where it has none."""
+    found = (block or {}).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def number(facts: Section, key: str) -> float | None:
+    """A number of a section; None where it is not there, or none."""
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def word(facts: Section, key: str) -> str | None:
+    """A text of a section; None where it is not there, empty, or none."""
+    value = facts.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def is_collected(block: Mapping[str, object] | None) -> bool:
+    """Whether the step labels of a trace are the collector's own, put around each step while it ran.
+
+    A simulated trace, or one that somebody labelled by hand, has a block or labels, but no recorder.
+    """
+    return word(section(block, "window"), "recorder") is not None
 
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _section(section: Mapping[object, object]) -> dict[str, object]:
+def _kept(facts: Mapping[object, object]) -> dict[str, object]:
     kept: dict[str, object] = {}
-    for key, value in section.items():
+    for key, value in facts.items():
         if len(kept) == _MOST_KEYS:
             break
         if not isinstance(key, str) or not _KEY.fullmatch(key) or _NEVER.match(key) or _CREDENTIAL.search(key):

@@ -34,7 +34,7 @@ def trace_files(paths: Sequence[str | Path]) -> list[str | Path]:
         if str(path) == "-" or not Path(path).is_dir():
             files.append(path)
             continue
-        found = _in_folder(Path(path))
+        found = traces_in(Path(path))
         if not found:
             name = printable(Path(path).resolve().name)
             raise InputError(f"the folder {name} holds no traces", "pass a folder with .json or .json.gz traces")
@@ -42,7 +42,12 @@ def trace_files(paths: Sequence[str | Path]) -> list[str | Path]:
     return files
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def traces_in(folder: Path) -> list[Path]:
+    """The traces directly in a folder, sorted by name.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:

@@ -65,7 +65,12 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
         threads=tuple(_label(key, columns.thread_names.get(key, "")) for key in finished.threads),
         metadata=read_metadata(values, first, book),
         quality=book.notes(),
-        **tables,
+        kernels=tables["kernels"],
+        launches=tables["launches"],
+        ops=tables["ops"],
+        annotations=tables["annotations"],
+        syncs=tables["syncs"],
+        counters=tables["counters"],
     )
 
 

@@ -96,10 +96,18 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
         collector, sound = read_block(block)
         if not sound:
             book.add(notes.DAMAGED_METADATA, detail=_BLOCK)
+    said = (collector or {}).get("window")
+    window = said if isinstance(said, dict) else {}
+
+    def place(key: str, least: int) -> int | None:
+        """What torch.distributed says, else the recorder: a service's ranks may talk by other means."""
+        value = distributed.get(key)
+        return _bounded(window.get(key) if value is None else value, least, _MOST_RANKS, book, notes.ODD_FIELDS)
+
     return Metadata(
         base_time_ns=base,
-        rank=_bounded(distributed.get("rank"), 0, _MOST_RANKS, book, notes.ODD_FIELDS),
-        world_size=_bounded(distributed.get("world_size"), 1, _MOST_RANKS, book, notes.ODD_FIELDS),
+        rank=place("rank", 0),
+        world_size=place("world_size", 1),
         devices=_devices(facts.get("deviceProperties") or facts.get("computeProperties"), book),
         producer=_versions(facts) or None,
         host_hash=hashlib.sha256(host.encode("utf-8", "replace")).hexdigest()[:12] if isinstance(host, str) else None,

@@ -30,6 +30,16 @@ KERNELS_WITHOUT_LAUNCH = "kernels_without_launch"
 KERNELS_WITHOUT_CORRELATION = "kernels_without_correlation"
 BEGIN_END_EVENTS = "begin_end_events"
 WHOLE_MICROSECONDS = "whole_microseconds"
+WINDOWS_OVERLAP = "windows_overlap"
+WINDOWS_LEFT_OUT = "windows_left_out"
+WINDOWS_WITHOUT_RANKS = "windows_without_ranks"
+RECORDING_UNREADABLE = "recording_unreadable"
+RECORDING_FILES_MISSING = "recording_files_missing"
+RECORDING_FILES_CHANGED = "recording_files_changed"
+RECORDING_UNFINISHED = "recording_unfinished"
+RECORDING_DROPPED = "recording_dropped"
+RECORDING_FAILURES = "recording_failures"
+OTHER_PROCESSES = "other_processes_left_out"
 
 SEVERITY: dict[str, Severity] = {
     TRUNCATED_COMPRESSION: "error",
@@ -52,6 +62,16 @@ SEVERITY: dict[str, Severity] = {
     KERNELS_WITHOUT_CORRELATION: "info",
     BEGIN_END_EVENTS: "info",
     WHOLE_MICROSECONDS: "info",
+    WINDOWS_OVERLAP: "warning",
+    WINDOWS_LEFT_OUT: "info",
+    WINDOWS_WITHOUT_RANKS: "warning",
+    RECORDING_UNREADABLE: "warning",
+    RECORDING_FILES_MISSING: "warning",
+    RECORDING_FILES_CHANGED: "warning",
+    RECORDING_UNFINISHED: "warning",
+    RECORDING_DROPPED: "warning",
+    RECORDING_FAILURES: "info",
+    OTHER_PROCESSES: "warning",
 }
 """Every code a reader may note, with its severity."""
 

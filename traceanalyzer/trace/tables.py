@@ -125,9 +125,41 @@ class Metadata:
     collector: Mapping[str, object] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One file of a trace that several windows were joined to; times in nanoseconds on the joined trace's clock."""
+
+    source: Source
+    metadata: Metadata
+    kernels: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the manifest of a recording says about the files that were read from it.
+
+    `windows` is how many the manifest lists, `windows_read` how many of them the traces hold. `ranks_missing` are ranks
+    of which some window that was read has no file. `dropped` counts, by reason, what was not recorded or not kept.
+    """
+
+    mode: str | None
+    recorder: str | None
+    reasons: tuple[str, ...]
+    windows: int
+    windows_read: int
+    ranks_missing: tuple[int, ...]
+    dropped: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class Trace:
-    """One recorded process: columns, metadata and what was lost on the way. See the module docstring."""
+    """One recorded process: columns, metadata and what was lost on the way. See the module docstring.
+
+    `windows` are the files that it was joined from (`trace.windows`), in order of time; a trace of one file has none.
+    `recording` is there where the files came from a recording.
+    """
 
     source: Source
     strings: tuple[str, ...]
@@ -140,6 +172,8 @@ class Trace:
     counters: pd.DataFrame
     metadata: Metadata
     quality: tuple[Note, ...]
+    windows: tuple[Window, ...] = ()
+    recording: Recording | None = None
 
     def text(self, code: int) -> str:
         """The interned text of a code; the empty string for MISSING."""

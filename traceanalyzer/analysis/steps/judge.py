@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceanalyzer.analysis.steps.hints import contrasts, step_hints
+from traceanalyzer.analysis.steps.labels import is_ours
 from traceanalyzer.analysis.steps.measured import Measured, encoders, whole_graphs, words
 from traceanalyzer.analysis.steps.model import FACTS, NOT_EXECUTED, Bools
 from traceanalyzer.analysis.steps.phase import StepView, Verdict, decide
+from traceanalyzer.trace.collector import is_collected
 from traceanalyzer.trace.tables import MISSING
 
 _DRAFT_SHARE = 0.25
@@ -28,6 +30,7 @@ def verdicts(known: Measured) -> list[Verdict]:
     hints = step_hints(known.trace, known.rows, plan.rows, plan.groups)
     contrast = contrasts(known.rows, plan.rows, facts["layers"])
     named, whole, encoder = words(known), whole_graphs(known), encoders(known)
+    collected = is_collected(known.trace.metadata.collector)
     out: list[Verdict] = []
     for i in range(plan.groups):
         view = StepView(
@@ -36,7 +39,7 @@ def verdicts(known: Measured) -> list[Verdict]:
             ids_batch=int(known.ids["batch"][i]), ids_length=int(known.ids["length"][i]),
             hint=hints[i][0], hint_strength=hints[i][1], contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
-            encoder=bool(encoder[i]),
+            encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
         )  # fmt: skip
         verdict = decide(view)
         if order.padded[i]:

@@ -125,6 +125,11 @@ def parse(name: str) -> Label | None:
     return None
 
 
+def is_ours(label: Label | None) -> bool:
+    """Whether a label is written as the collector writes them; the inner one of two decides."""
+    return label is not None and label.text.startswith("ta.step[")
+
+
 def merge(outer: Label, inner: Label) -> Label:
     """One label for two that enclose the same work: the inner one's word where it has one, all facts of both."""
     facts = {name: getattr(outer, name) if isnan(getattr(inner, name)) else getattr(inner, name) for name in FACTS}

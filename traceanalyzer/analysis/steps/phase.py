@@ -56,6 +56,7 @@ class StepView:
     hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
     contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.
+    collected: the label is the collector's own, which saw the call itself.
     """
 
     label: Label | None
@@ -75,6 +76,7 @@ class StepView:
     growing: bool
     fragment: str
     encoder: bool
+    collected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +120,18 @@ def decide(view: StepView) -> Verdict:
 
 
 def _labelled(view: StepView, label: Label, phase: str) -> Verdict:
-    """The label decides; shapes are named beside it, and lower the confidence where they contradict it."""
-    evidence = [f"annotation {label.text}"]
+    """The label decides; shapes are named beside it, and lower the confidence where they contradict it.
+
+    The collector's own label stands on the arguments of the call, so that shapes cannot speak against it.
+    """
+    evidence = [*(("collector",) if view.collected else ()), f"annotation {label.text}"]
     tally = _weigh(view)
     against = {"prefill": -1.0, "decode": 1.0}.get(phase, 0.0) * tally.total
     evidence += [text for text in tally.evidence if not text.startswith("range")][:3]
     stated = label.tokens
     if not isnan(stated) and 0 < view.tokens < stated:
         evidence.append(f"layer M={view.tokens} < {int(stated)} stated")
-    return Verdict(phase, CONTRADICTED if against > 2.0 else LABELLED, tuple(evidence))
+    return Verdict(phase, CONTRADICTED if against > 2.0 and not view.collected else LABELLED, tuple(evidence))
 
 
 def _sigmoid(x: float) -> float:

@@ -37,6 +37,25 @@ QUALITY: Mapping[str, str] = {
     "certain.",
     "begin_end_events": "{count} event{s} recorded as begin or end {were} left out; PyTorch writes none.",
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
+    # what a recording holds
+    "windows_joined": "{count} windows of the run were joined; the {detail} s between them were not recorded, and "
+    "count neither as idle nor as busy.",
+    "windows_left_out": "{detail} windows were read; the other {count} would take more memory than one large trace. "
+    "Give their files to read them.",
+    "windows_overlap": "{count} window{s} overlap{v} another one in time and {were} left out.",
+    "windows_without_ranks": "{count} window{s} lack{v} a rank (of {detail}): a slower one may be missing there.",
+    "recording_unreadable": "The recording's manifest could not be read; the traces beside it were read one by one.",
+    "recording_files_missing": "{count} file{s} that the recording names {are} not there: deleted for room, or not "
+    "copied along.",
+    "recording_files_changed": "{count} file{s} {are} not what was recorded: changed since.",
+    "recording_unfinished": "The recording was not closed: it is still running, or its supervisor was killed. Windows "
+    "that were open then are not in it.",
+    "recording_dropped": "The recorder dropped {count} of what it was asked for ({detail}).",
+    "recording_failures": "{count} part{s} of the recorder failed and {were} left out; the steps may be described less "
+    "fully.",
+    "other_processes_left_out": "{count} window{s} of other processes {were} left out: they are no ranks of this run.",
+    "cold_start": "The process' first steps are in the recording: they include warming up, so the prefill takes longer "
+    "than later ones do.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
     # what is counted less exactly than the rest
