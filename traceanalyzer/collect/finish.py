@@ -1,9 +1,9 @@
-"""Turns a raw trace into the file that is kept: checked, the recorder's block in front, compressed, whole or absent.
+"""Turns a raw trace into the file that is kept: the recorder's block in front, compressed, whole or not there.
 
-Two passes over the raw file, neither of which holds more of it than a few pieces. The first checks it (`scan`). The
-second copies the events as they are, but for absolute paths, of which the last part stays. Of the other top-level keys
-only those pass that say how and on what the trace was made: Kineto also writes the host's name and where the file lay,
-and whatever the script added. What could be wrong: a path in the middle of an event's text stays.
+The raw file is read twice, and neither pass holds more of it than a few pieces. The first checks it (`scan`). The
+second, here, copies the events as they are, but for absolute paths, of which the last part stays. Of the other
+top-level keys only those pass that say how and on what the trace was made: Kineto also writes the host's name and where
+the file lay, and whatever the script added. What could be wrong: a path in the middle of an event's text stays.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import json
 import os
 import re
 import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator
+from typing import Any, BinaryIO, Iterator, NamedTuple
 
-from .scan import CHUNK, Damaged, Scan, scan
+from .scan import CHUNK, Damaged, Scan
 
 BLOCK = "traceanalyzer"
 _LEVEL = 1
@@ -45,44 +44,38 @@ _PATH_VALUE = re.compile(rb'(?<!\\)"/(?:[^"\\/\s]+/)*(?=[^"\\/\s])')
 _LONGEST_TAIL = 1 << 16
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A file that is complete on disk: its size, the SHA-256 of its bytes, and what it holds."""
+class Finished(NamedTuple):
+    """A file that is complete on disk: its size, and the SHA-256 of its bytes as hexadecimal digits."""
 
     bytes: int
     sha256: str
-    steps: int
-    events: int
-    phases: dict[str, int] = field(default_factory=dict)
-    scan: Scan = field(default_factory=Scan)
 
 
-def finish(raw: Path, target: Path, block: Callable[[Scan], dict[str, Any]]) -> Finished:
-    """Check `raw` and publish it as `target`, a name that did not exist before.
+def finish(stream: BinaryIO, found: Scan, target: Path, block: dict[str, Any]) -> Finished:
+    """Publish a raw trace that `scan` found whole as `target`, a name that did not exist before.
 
     Args:
-        raw: Kineto's JSON; it is left where it is.
+        stream: the raw trace; it is left as it is.
+        found: what `scan` said of it.
         target: the finished file; next to it `target.tmp` exists while it is written.
-        block: makes the recorder's block from what the trace holds.
+        block: the recorder's block.
 
     Raises:
-        Damaged: the raw trace is not whole or has no events. Nothing was published.
+        Damaged: the raw trace has changed. Nothing was published.
         OSError: it could not be read or written, on a full disk for instance. Nothing was published.
     """
     temporary = target.with_name(target.name + ".tmp")
-    with raw.open("rb") as stream:
-        found = scan(stream)
-        with temporary.open("xb") as out:
-            try:
-                size, digest = _write(stream, out, found, block(found))
-                os.fsync(out.fileno())
-                temporary.rename(target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+    with temporary.open("xb") as out:
+        try:
+            size, digest = _write(stream, out, found, block)
+            os.fsync(out.fileno())
+            temporary.rename(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     _sync_folder(target.parent)
-    return Finished(bytes=size, sha256=digest, steps=found.steps, events=found.events, phases=found.phases, scan=found)
+    return Finished(size, digest)
 
 
 def header(found: Scan, block: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +108,7 @@ def host_hash(name: str) -> str:
 
 
 def _distributed(recorded: Any, window: Any) -> dict[str, Any]:
-    """What torch says of its process group; where that is nothing, as in an on-demand trace, what the recorder knows."""
+    """What torch says of its process group; where that is nothing (an on-demand trace), what the recorder knows."""
     found = recorded if isinstance(recorded, dict) else {}
     kept = {key: _clean(found[key]) for key in _DISTRIBUTED if key in found}
     for key in ("rank", "world_size"):
