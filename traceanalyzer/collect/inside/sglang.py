@@ -151,7 +151,8 @@ def _setting(arguments: Any, name: str) -> Any:
 def _rank(runner: Any, parallel: dict[str, int]) -> int | None:
     """The rank within the ranks that share the weights: pipeline stages outside, tensor shards inside."""
     shard, stage = (_setting(runner, name) for name in ("tp_rank", "pp_rank"))
-    return shard + (stage or 0) * parallel.get("tp", 1) if isinstance(shard, int) else None
+    before = stage * parallel.get("tp", 1) if isinstance(stage, int) else 0
+    return shard + before if isinstance(shard, int) else None
 
 
 def _parallel(arguments: Any) -> dict[str, int]:
