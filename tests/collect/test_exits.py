@@ -1,0 +1,190 @@
+"""However a process ends, what it recorded is whole and its exit is the one it would have had without us."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.collect.recorded import finish, record, start
+from tests.collect.runtime import Runtime
+from traceanalyzer.collect.inside import layout
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "last"),
+    [
+        ("os._exit(3)", 3, ""),
+        ("sys.exit(4)", 4, ""),
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("os.kill(os.getpid(), __import__('signal').SIGTERM); time.sleep(20)", -signal.SIGTERM, ""),
+        ("os.kill(os.getpid(), __import__('signal').SIGINT); time.sleep(20)", -signal.SIGINT, "KeyboardInterrupt"),
+        ("threading.Thread(target=os._exit, args=(6,)).start(); time.sleep(20)", 6, ""),
+    ],
+)
+def test_an_end_in_the_middle_of_a_window(tmp_path: Path, end: str, code: int, last: str) -> None:
+    found = record(tmp_path / "r", f"tell(w=steps(2))\n{end}")
+    assert found.code == code
+    assert found.errors.strip().split("\n")[-1] == last
+    assert found.outline() == [(1, "exit", [1, 2])]
+
+
+def test_sigterm_from_outside_between_two_steps(tmp_path: Path) -> None:
+    runtime = Runtime(tmp_path / "r", mode="full")
+    process = start(runtime, "tell(w=steps(3))\ntime.sleep(60)\n")
+    until = time.monotonic() + 60
+    while not any(ring.stat().st_size for ring in (tmp_path / "r" / "rings").iterdir()) or _window(runtime) != 1:
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    found = finish(runtime, process)
+    assert found.code == -signal.SIGTERM
+    assert found.outline() == [(1, "exit", [1, 2, 3])]
+
+
+def _window(runtime: Runtime) -> int:
+    (ring,) = (runtime.folder / "rings").iterdir()
+    with ring.open("rb") as stream:
+        return layout.read_word(stream.read(layout.PAGE), layout.RING_WINDOW)
+
+
+@pytest.mark.parametrize("place", ["before the stop", "before the file is there"])
+@pytest.mark.parametrize(("name", "error"), [("SIGTERM", ""), ("SIGINT", "KeyboardInterrupt"), ("SIGALRM", "Mine")])
+def test_a_signal_during_our_own_close_waits(tmp_path: Path, place: str, name: str, error: str) -> None:
+    found = record(
+        tmp_path / "r",
+        f"""
+import signal
+class Mine(Exception): pass
+def handler(*_): raise Mine
+signal.signal(signal.SIGALRM, handler)
+kind = recorder.session.Session
+name = {"stop" if place == "before the stop" else "save"!r}
+original = getattr(kind, name)
+def late(self, *arguments):
+    os.kill(os.getpid(), signal.{name})
+    for _ in range(1000): pass
+    time.sleep(0.05)
+    return original(self, *arguments)
+setattr(kind, name, late)
+tell(w=steps(4))
+tell(w=steps(1))
+""",
+    )
+    assert found.code == {"SIGTERM": -signal.SIGTERM, "SIGINT": -signal.SIGINT, "SIGALRM": 1}[name]
+    assert error in found.errors and (error or not found.errors)
+    assert found.told == [{"w": [1, 1, 1, 1]}]
+    assert found.outline() == [(1, "steps", [1, 2, 3, 4])]
+
+
+def test_a_handler_of_the_script_stays_and_a_default_one_comes_back(tmp_path: Path) -> None:
+    found = record(
+        tmp_path / "r",
+        """
+import signal
+seen = []
+signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+steps(6)
+os.kill(os.getpid(), signal.SIGTERM)
+tell(seen=seen, w=steps(2), interrupt=signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+""",
+    )
+    assert (found.code, found.told) == (0, [{"seen": [signal.SIGTERM], "w": [2, 2], "interrupt": True}])
+    assert found.outline() == [(1, "steps", [1, 2, 3, 4]), (2, "exit", [5, 6, 7, 8])]
+
+
+def test_nothing_is_patched_where_nothing_is_recorded(tmp_path: Path) -> None:
+    found = record(
+        tmp_path / "r",
+        """
+import signal
+own = os._exit
+tell(w=steps(3), default=signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, exit=own.__module__ == "posix",
+     threads=threading.active_count(), enter=torch.autograd.profiler.record_function.__enter__.__module__)
+""",
+        mode="sample",
+    )
+    assert found.told == [
+        {"w": [0] * 3, "default": True, "exit": True, "threads": 1, "enter": "torch.autograd.profiler"}
+    ]
+
+
+CHILD = """
+import multiprocessing
+def child(number):
+    torch.set_num_threads(1)
+    steps(2)
+    if number == 1: sys.exit(4)
+    if number == 2: os._exit(5)
+    if number == 3: raise ValueError
+    if number == 4:
+        while True: time.sleep(0.01)
+if __name__ == "__main__":
+    context = multiprocessing.get_context(METHOD)
+    before = steps(BEFORE)
+    children = [context.Process(target=child, args=(number,)) for number in range(5)]
+    for one in children: one.start()
+    for one in children[:4]: one.join()
+    until(lambda: ready(children[4].pid), 30)
+    time.sleep(0.3)
+    children[4].terminate()
+    children[4].join()
+    tell(pids=[one.pid for one in children], codes=[one.exitcode for one in children], before=before, after=steps(1),
+         failures=guard.failures)
+"""
+READY = """
+def ready(pid):
+    path = HOME.parent.parent / "rings" / f"{pid}.ring"
+    if not path.exists(): return False
+    with path.open("rb") as stream:
+        return layout.read_word(stream.read(4096), layout.RING_WINDOW) == 1
+"""
+
+
+@pytest.mark.parametrize(("method", "before"), [("fork", 0), ("fork", 3), ("spawn", 1), ("forkserver", 1)])
+def test_multiprocessing_children(tmp_path: Path, method: str, before: int) -> None:
+    script = READY + CHILD.replace("METHOD", repr(method)).replace("BEFORE", str(before))
+    found = record(tmp_path / "r", script)
+    (told,) = found.told
+    assert told["codes"] == [0, 4, 5, 1, -signal.SIGTERM]
+    assert (told["before"], told["failures"]) == ([1] * before, {})
+    left = {(one.meta["pid"], one.meta["window"]): one for one in found.windows()}
+    first = before if method == "fork" else 0
+    for pid in told["pids"]:
+        assert left.pop((pid, 1)).labels == [first + 1, first + 2]
+    # A window that is open when the process forks is closed first: no child inherits a session.
+    if method == "fork" and before:
+        assert [one.meta["closed_by"] for one in left.values()] == ["flush", "exit"]
+    assert [n for one in left.values() for n in one.labels] == list(range(1, before + 2))
+
+
+def test_a_fork_without_an_exec_is_free_of_the_session(tmp_path: Path) -> None:
+    found = record(
+        tmp_path / "r",
+        """
+steps(2)
+child = os.fork()
+if not child:
+    tell(child=True, window=recorder.recorder.window is None, enabled=torch.autograd.profiler._is_profiler_enabled,
+         w=steps(5), failures=guard.failures)
+    os._exit(3)
+tell(code=os.waitpid(child, 0)[1] >> 8, w=steps(2), failures=guard.failures)
+""",
+    )
+    assert found.code == 0
+    assert found.told == [
+        {"child": True, "window": True, "enabled": False, "w": [1, 1, 1, 1, 2], "failures": {}},
+        {"code": 3, "w": [2, 2], "failures": {}},
+    ]
+    assert sorted(one.labels for one in found.windows()) == [[1, 2], [3, 4], [3, 4, 5, 6], [7]]
+
+
+def test_a_subprocess_is_not_a_fork(tmp_path: Path) -> None:
+    found = record(
+        tmp_path / "r",
+        "import subprocess\nsteps(1)\nsubprocess.run(['true'], check=True)\ntell(w=steps(1))",
+    )
+    assert (found.code, found.told) == (0, [{"w": [1]}])
