@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from traceanalyzer import __version__
+from traceanalyzer.commands.collect import SETTINGS, collect
 from traceanalyzer.commands.gpus import gpus
 from traceanalyzer.commands.report import report
 from traceanalyzer.commands.simulate import simulate
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(report)
+app.command(context_settings=SETTINGS, add_help_option=False)(collect)
 app.command()(gpus)
 app.command()(simulate)
 

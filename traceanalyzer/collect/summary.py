@@ -1,0 +1,64 @@
+"""What is said when a run is over: what was recorded and the next command, or why nothing was.
+
+What could be wrong: why nothing came is a guess from what the processes said; a process that was not seen said nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Iterator
+
+from .manifest import NAME
+
+if TYPE_CHECKING:
+    from .recording import Recording
+
+
+def lines(recording: Recording) -> Iterator[str]:
+    """The lines, without a prefix."""
+    yield from _why_nothing(recording)
+    dropped = {**_manifest(recording).get("dropped", {}), **recording.windows.dropped}
+    if dropped:
+        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
+        yield f"not recorded or not kept: {told}"
+    files = [file for window in _manifest(recording).get("windows", []) for file in window["files"]]
+    if files:
+        steps = sum(file.get("steps") or 0 for file in files)
+        size = sum(file["bytes"] for file in files)
+        yield (
+            f"{_count(steps, 'step')} in {_count(len(files), 'file')}, {size / 1e6:.1f} MB; "
+            f"next: traceanalyzer report {shlex.quote(_shown(recording))}"
+        )
+
+
+def _why_nothing(recording: Recording) -> Iterator[str]:
+    if not recording.seen:
+        yield (
+            "no process with torch reported: none imported it, or the environment did not reach it (python -I, sudo, "
+            "a daemon that starts it); see traceanalyzer collect --check"
+        )
+    elif not any(recording.steps.values()):
+        yield (
+            f"torch was seen in {_count(len(recording.seen), 'process', 'processes')} but no step of a model that is "
+            "known: name what one step calls by --step MODULE:CLASS.METHOD"
+        )
+
+
+def _manifest(recording: Recording) -> dict[str, Any]:
+    """What the recording says of itself; nothing where it could not be written."""
+    try:
+        found = json.loads((recording.spool.folder / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _shown(recording: Recording) -> str:
+    """The recording's folder as the user would name it."""
+    return str(Path(recording.options.output) / recording.spool.run_id)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,15 @@
+"""`traceanalyzer collect`: hands its words as they are to the collector, which stands apart and reads them itself."""
+
+from __future__ import annotations
+
+import typer
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""What Typer must leave alone: also `-h`, which is the collector's own."""
+
+
+def collect(context: typer.Context) -> None:
+    """Record a run as it is: traceanalyzer collect [options] -- COMMAND... (see collect --help)."""
+    from traceanalyzer.collect.supervisor import main
+
+    raise typer.Exit(main(context.args))
