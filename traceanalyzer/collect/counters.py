@@ -161,7 +161,7 @@ class _Writer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._part = path.with_name(path.name + ".part")
+        self._part = path.with_name(path.name + ".tmp")
         self._rows = 0
         self._tick = 0
         self._stream: Any = None

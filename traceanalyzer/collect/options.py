@@ -88,6 +88,7 @@ class Options:
     counters_s: float | None
     metrics_url: str | None
     attach: str | None
+    traces: str | None
     check: bool
     quiet: bool
     verbose: bool
@@ -108,6 +109,8 @@ def parse(arguments: Sequence[str], version: str) -> Options:
         raise UsageError("--recorder ondemand takes one window per trigger: add one, for example --every 5m")
     if not (command or found.attach or found.check):
         raise UsageError("no command to record: traceanalyzer collect [options] -- COMMAND... (see collect --help)")
+    if found.traces and not found.attach:
+        raise UsageError("--traces says where a server writes that --attach names")
     if command and found.attach:
         raise UsageError("--attach records a server that runs already; leave the command away")
     return Options(
@@ -118,8 +121,8 @@ def parse(arguments: Sequence[str], version: str) -> Options:
         min_gap_s=_min_gap(found.min_gap, found.every), max_per_day=found.max_per_day,
         start_after_s=found.start_after, listen=found.listen, record_shapes=found.shapes, with_stack=found.with_stack,
         step=tuple(found.step), inject=found.inject, disk_bytes=found.disk, keep_s=found.keep, grace_s=found.grace,
-        counters_s=found.counters or None, metrics_url=found.metrics, attach=found.attach, check=found.check,
-        quiet=found.quiet, verbose=found.verbose, command=tuple(command),
+        counters_s=found.counters or None, metrics_url=found.metrics, attach=found.attach,
+        traces=found.traces, check=found.check, quiet=found.quiet, verbose=found.verbose, command=tuple(command),
     )  # fmt: skip
 
 
@@ -266,6 +269,9 @@ def _add_process(parser: argparse.ArgumentParser) -> None:
         help="how to get into the command's processes; runpy for python -I, -E and -S (%(default)s)")  # fmt: skip
     add("--grace", metavar="TIME", type=_duration, default=5.0, help="longest wait for open windows at the end (5s)")
     add("--attach", metavar="URL", type=_url, help="use the profiling endpoints of a server that runs already")
+    add(
+        "--traces", metavar="DIR", type=_name, help="with --attach: where that server writes its traces, seen from here"
+    )
     add("--check", action="store_true", help="say what would work here, and end")
 
 
