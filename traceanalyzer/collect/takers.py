@@ -92,6 +92,7 @@ class OnDemand:
         self, window: Window, targets: Sequence[Process], steps: int, ms: int, by_steps: bool, now: float
     ) -> None:
         """Send the window to all targets. Raises `ValueError` where Kineto cannot write to the folder."""
+        self._sweep()
         self._number = window.number
         self._start_ns = int((now + LEAD_S) * 1000) * 1_000_000
         self._end_ns = self._start_ns + ms * 1_000_000
