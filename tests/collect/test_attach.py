@@ -19,6 +19,7 @@ import pytest
 
 from traceanalyzer.collect import attach
 from traceanalyzer.collect.options import parse
+from traceanalyzer.collect.version import tool_version
 
 METRICS = "vllm:num_requests_running {}\nvllm:num_requests_waiting 0\n"
 
@@ -127,7 +128,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 def run(engine: Engine, tmp_path: Path, *words: str) -> int:
     folder = ["--traces", str(engine.folder)] if "--traces" not in words else []
     options = ["--attach", engine.url, "-o", str(tmp_path / "out"), "--window", "200ms", *folder, *words]
-    return attach.run(parse(options, "1"), "1.2.3")
+    return attach.run(parse(options, "1"))
 
 
 def recording(tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -148,7 +149,7 @@ def test_a_window_of_vllm_becomes_a_recording(
     assert body["profiler_kwargs"] == {"record_shapes": False, "with_stack": False}
     assert 1 <= len(body["profile_prefix"]) <= 128 and body["profile_prefix"].replace("-", "").isalnum()
     manifest, traces = recording(tmp_path)
-    assert manifest["tool_version"] == "1.2.3" and manifest["finished_at"]
+    assert manifest["tool_version"] == tool_version() and manifest["finished_at"]
     assert [file["rank"] for file in manifest["windows"][0]["files"]] == [0, 1]
     assert [file["pid"] for file in manifest["windows"][0]["files"]] == [4000, 4001]
     assert manifest["windows"][0]["reason"] == "attach"

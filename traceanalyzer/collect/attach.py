@@ -31,6 +31,7 @@ from .options import LOOPBACK, Options
 from .remote import NoAnswer, RemoteError, Server
 from .say import complain, say
 from .spool import Plan, Spool
+from .version import tool_version
 
 _POLL_S = 0.1
 _TRACE = (".trace.json", ".trace.json.gz")
@@ -45,7 +46,7 @@ _STALL = {False: (0.5, 1.0), True: (1.4, 3.0)}
 """With shapes: seconds that ending a window holds the server, per 100 000 recorded events (torch 2.13, one process)."""
 
 
-def run(options: Options, tool_version: str = "") -> int:
+def run(options: Options) -> int:
     """Take the window. Returns 0 when it was taken, 2 when not; after Ctrl-C or SIGTERM the server is told to stop."""
     url = options.attach or ""
     try:
@@ -53,7 +54,7 @@ def run(options: Options, tool_version: str = "") -> int:
         _warn(server, options)
         with _sigterm_ends():
             window, name = _take(server, options)
-        return _keep(server, options, window, name, tool_version)
+        return _keep(server, options, window, name)
     except RemoteError as error:
         complain(str(error))
         return 2
@@ -143,14 +144,14 @@ def _found(server: Server, options: Options, name: str, since_ns: int) -> list[P
     return named or fresh
 
 
-def _keep(server: Server, options: Options, window: Window, name: str, tool_version: str) -> int:
+def _keep(server: Server, options: Options, window: Window, name: str) -> int:
     files = _found(server, options, name, window.requested_ns)
     if not files:
         _tell_where(server, options, name)
         return 0
     plan = Plan(
         mode="sample", recorder="python", quota_bytes=options.disk_bytes, keep_s=options.keep_s,
-        tool_version=tool_version, verbose=options.verbose,
+        tool_version=tool_version(), verbose=options.verbose,
     )  # fmt: skip
     try:
         spool = Spool(Path(options.output), plan)
