@@ -32,6 +32,13 @@ class _Count:
 _counts: dict[int, _Count] = {}
 
 
+_SHAPE, _NUMBER, _COUNT, _NONE = range(4)
+_reads: dict[type, int] = {}
+"""Kind of layer -> how it tells its length."""
+_plain: set[type] = set()
+"""Kinds of caches that are a list of layers."""
+
+
 def length(cache: Any, tokens: int) -> int | None:
     """Tokens per sequence that the cache holds now; None: unknown.
 
@@ -39,26 +46,38 @@ def length(cache: Any, tokens: int) -> int | None:
         cache: of any kind, not None; a tuple of tensors in older releases.
         tokens: that this step adds to each sequence.
     """
-    cache = getattr(cache, "self_attention_cache", cache)
-    layers = getattr(cache, "layers", None)
-    if layers is None:
-        return _of_older_release(cache, tokens)
-    for layer in layers:
-        fields = layer.__dict__
-        found = fields.get("cumulative_length_int", fields.get("cumulative_length"))
-        if type(found) is int:
-            return found
-        if "max_cache_len" in fields:
-            break
-        if "keys" in fields:
-            keys = fields["keys"]
-            if keys is None or keys.dim() != 4:
+    if type(cache) not in _plain:
+        inner = getattr(cache, "self_attention_cache", None)
+        if inner is not None:
+            return length(inner, tokens)
+        if getattr(cache, "layers", None) is None:
+            return _of_older_release(cache, tokens)
+        _plain.add(type(cache))
+    for layer in cache.layers:
+        read = _reads.get(type(layer))
+        if read is None:
+            read = _reads[type(layer)] = _how(layer.__dict__)
+        if read == _SHAPE:
+            keys = layer.keys
+            if keys is None:
                 return 0
-            return int(keys.shape[-2])
-    else:
-        if not layers:  # they are added as the first pass reaches them
-            return 0
-    return _counted(cache, tokens)
+            shape = keys.shape  # of one dimension where it is empty
+            return shape[2] if len(shape) == 4 else 0
+        if read == _NUMBER:
+            fields = layer.__dict__
+            return int(fields.get("cumulative_length_int", fields.get("cumulative_length")))
+        if read == _COUNT:
+            return _counted(cache, tokens)
+    # No layer has keys: a state space; or there are no layers yet, they are added as the first pass reaches them.
+    return _counted(cache, tokens) if cache.layers else 0
+
+
+def _how(fields: dict[str, Any]) -> int:
+    if type(fields.get("cumulative_length_int", fields.get("cumulative_length"))) is int:
+        return _NUMBER
+    if "max_cache_len" in fields:
+        return _COUNT
+    return _SHAPE if "keys" in fields else _NONE
 
 
 def _of_older_release(cache: Any, tokens: int) -> int | None:
@@ -110,7 +129,7 @@ def _followed(original: Callable[..., Any], change: Callable[..., None], compili
     def followed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not compiling():
-            attempt("cache", None, change, self, *args)
+            attempt("cache", None, change, (self, *args))
         return result
 
     return followed

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 GIVE_UP = 20
 MOST_PLACES = 32
+_NOTHING: dict[str, Any] = {}
 failures: dict[str, list] = {}  # type: ignore[type-arg]
 """Place -> [count, last error]. The error is its type and the line of ours it came from: a message may hold data."""
 
@@ -43,7 +44,9 @@ class guarded(contextlib.ContextDecorator):
         return True
 
 
-def attempt(place: str, otherwise: Any, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def attempt(
+    place: str, otherwise: Any, call: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] = _NOTHING
+) -> Any:
     """What `call` gives, or `otherwise` where it fails or has failed too often: `guarded` for what every step runs."""
     if failures and given_up(place):
         return otherwise

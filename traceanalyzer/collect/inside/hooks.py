@@ -80,7 +80,7 @@ def _wrapping(name: str, describe: Describe) -> _Hook:
     def wrap(module: Any) -> None:
         owner = getattr(module, owner_name, None)
         if owner is not None and method in vars(owner):
-            setattr(owner, method, steps.annotate(vars(owner)[method], describe))
+            setattr(owner, method, steps.annotate(vars(owner)[method], steps.spread(describe)))
 
     return wrap
 
@@ -123,6 +123,6 @@ def _wrap_named(module: Any, name: str) -> bool:
     inner = plain.__func__ if isinstance(plain, (staticmethod, classmethod)) else plain
     if not callable(inner) or isinstance(inner, type):
         return False
-    wrapped: Any = steps.annotate(inner, _describe_named)
+    wrapped: Any = steps.annotate(inner, steps.spread(_describe_named))
     setattr(owner, last, wrapped if inner is plain else type(plain)(wrapped))  # type: ignore[misc]
     return True

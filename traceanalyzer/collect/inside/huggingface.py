@@ -31,20 +31,22 @@ from .layout import FLAG_COMPILED
 from .runtime import process
 from .torchfacts import running
 
+_PREFILLING, _DRAFTING, _VERIFYING = 1, 2, 4
+
 
 class _Thread(threading.local):
-    prefilling = False
-    drafting = False
-    verifying = False
+    doing = 0
+    """What the passes of this thread are for, where the model's arguments do not tell: a sum of the above."""
 
 
 _thread = _Thread()
+_new = tuple.__new__
 
 
 class _Known:
     """A model that was met: how it is called, and what has been told of it."""
 
-    __slots__ = ("cache_type", "encoder", "facts", "has_cache", "ids", "names", "reference")
+    __slots__ = ("cache_type", "encoder", "facts", "has_cache", "ids", "names", "plain", "reference")
 
     def __init__(self, model: Any) -> None:
         key = id(model)
@@ -53,6 +55,7 @@ class _Known:
         self.has_cache = bool({"past_key_values", "cache", "cache_params"} & set(self.names))
         self.encoder = _is_encoder(model)
         self.ids = "decoder_input_ids" if "decoder_input_ids" in self.names else "input_ids"
+        self.plain = not self.encoder and self.ids == "input_ids"
         self.facts: dict[str, Any] = {}
         self.cache_type: type | None = None
 
@@ -60,17 +63,18 @@ class _Known:
 _known: dict[int, _Known] = {}
 
 
-def describe(model: Any, /, *args: Any, **kwargs: Any) -> Description:
-    """The pass that `model(*args, **kwargs)` runs."""
+def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
+    """The pass that `model(*args, **kwargs)` runs; the model is the first of `args`."""
+    model = args[0]
     known = _known.get(id(model)) or _meet(model)
-    if args:
-        kwargs.update(zip(known.names, args))
+    if len(args) > 1:
+        kwargs = {**kwargs, **dict(zip(known.names, args[1:]))}
     get = kwargs.get
     ids = get(known.ids)
     if ids is None:
-        ids = get("decoder_inputs_embeds") if known.ids != "input_ids" else get("inputs_embeds")
-    if ids is None:
-        return _without_ids(known, kwargs)
+        ids = get("inputs_embeds") if known.plain else get("decoder_inputs_embeds")
+        if ids is None:
+            return _without_ids(known)
     shape = ids.shape
     batch, tokens = (shape[0], shape[1]) if len(shape) > 1 else (1, shape[0])
     cache = get("cache")
@@ -82,28 +86,30 @@ def describe(model: Any, /, *args: Any, **kwargs: Any) -> Description:
     if before is None:
         before = _by_mask(cache, get("attention_mask"), tokens)
     elif before and known.cache_type is not type(cache):
-        attempt("cache facts", None, _tell_cache, known, cache)
-    if known.encoder or known.ids != "input_ids" or (model.training and sys.modules["torch"].is_grad_enabled()):
+        attempt("cache facts", None, _tell_cache, (known, cache))
+    if not known.plain or (model.training and sys.modules["torch"].is_grad_enabled()):
         return _special(known, model, kwargs, batch, tokens, before)
-    return _described(batch, tokens, before, batch * tokens, 0, get("use_cache"))
+    if before and tokens == 1 and not _thread.doing:
+        context = batch * (before + 1)
+        return _new(Description, ("decode", batch, batch, context, context, 0, 0, 0))
+    return _described(batch, tokens, before, 0, get("use_cache"))
 
 
-def _described(
-    batch: int, tokens: int, before: int | None, total: int, source: int, use_cache: Any = None
-) -> Description:
+def _described(batch: int, tokens: int, before: int | None, source: int, use_cache: Any = None) -> Description:
     """A pass of a decoder; `source` is how many tokens of an encoder each sequence attends to."""
-    thread = _thread
+    doing, total = _thread.doing, batch * tokens
     context = pairs = None
     if before is not None:
         context = batch * (before + tokens + source)
         pairs = tokens * context
-    if thread.drafting:
+    if doing & _DRAFTING:
         return Description("draft", total, batch, context, pairs, 0, 0, 0)
-    verifying, thread.verifying = thread.verifying, False
-    if before != 0 and (tokens == 1 or verifying) and not thread.prefilling:
+    if doing & _VERIFYING:
+        _thread.doing = doing & ~_VERIFYING
+    if before != 0 and (tokens == 1 or doing & _VERIFYING) and not doing & _PREFILLING:
         return Description("decode", total, batch, context, pairs, 0, 0, 0)
     starting = batch if before == 0 else 0 if before else None
-    if use_cache is False and not thread.prefilling:
+    if use_cache is False and not doing & _PREFILLING:
         starting = None  # each pass runs the whole text: nothing tells the first
     return Description("prefill", total, batch, context, pairs, total, batch, starting)
 
@@ -117,7 +123,7 @@ def _special(known: _Known, model: Any, kwargs: Any, batch: int, tokens: int, be
         return Description("other", total, batch, total, total * tokens)
     encoded = kwargs.get("encoder_outputs")
     if encoded is not None:
-        return _described(batch, tokens, before, total, encoded[0].shape[1])
+        return _described(batch, tokens, before, encoded[0].shape[1])
     inputs = kwargs.get("input_ids")
     if inputs is None:
         return Description("other", total, batch)
@@ -126,7 +132,7 @@ def _special(known: _Known, model: Any, kwargs: Any, batch: int, tokens: int, be
     return Description("prefill", whole, batch, whole, batch * source * source + tokens * whole, whole, batch, batch)
 
 
-def _without_ids(known: _Known, kwargs: dict[str, Any]) -> Description:
+def _without_ids(known: _Known) -> Description:
     """Encoders of pictures and sound, and models that are called in a way of their own."""
     return Description("encoder" if known.encoder or not known.has_cache else "other")
 
@@ -151,8 +157,8 @@ def _meet(model: Any) -> _Known:
     """Describe a model when it first runs, before its step is timed."""
     known = _known[id(model)] = _Known(model)
     if not known.encoder:
-        known.facts = attempt("model facts", {}, models.facts, model)
-        attempt("hello", None, _tell, known, _thread.drafting)
+        known.facts = attempt("model facts", {}, models.facts, (model,))
+        attempt("hello", None, _tell, (known, bool(_thread.doing & _DRAFTING)))
     return known
 
 
@@ -172,16 +178,16 @@ def _tell_cache(known: _Known, cache: Any) -> None:
     if found and known.facts:
         known.facts = {name: fact for name, fact in known.facts.items() if not name.startswith("kv_r")}
         known.facts.update(found)
-        _tell(known, _thread.drafting)
+        _tell(known, bool(_thread.doing & _DRAFTING))
 
 
 def wrap_models(module: Any) -> None:
     """Called with `transformers.modeling_utils`."""
     owner = module.PreTrainedModel
-    owner.__call__ = steps.annotate(owner.__call__, describe, _compiled)
+    owner.__call__ = steps.annotate(owner.__call__, describe, compiled)
 
 
-def _compiled(model: Any, *_: Any) -> int:
+def compiled(model: Any, *_: Any) -> int:
     """Whether the call ran what `model.compile()` made, or a compiled function in the place of `forward`."""
     forward = model.__dict__.get("forward")
     made = forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
@@ -197,7 +203,7 @@ def wrap_compiled(module: Any) -> None:
     @functools.wraps(plain)
     def compile_one(self: Any, compiled: Any) -> Any:
         made = plain(self, compiled)
-        return attempt("compiled", made, _annotated, compiled, made)
+        return attempt("compiled", made, _annotated, (compiled, made))
 
     module.OptimizeContext.__call__ = compile_one
 
@@ -212,7 +218,7 @@ def _annotated(compiled: Any, made: Any) -> Any:
     name = getattr(compiled, "__name__", "")
     if name not in ("forward", "__call__", "_wrapped_call_impl") or not _is_model(model):
         return made
-    return steps.annotate(made, functools.partial(describe, model), _always_compiled)
+    return steps.annotate(made, lambda args, kwargs: describe((model, *args), kwargs), _always_compiled)
 
 
 def _is_model(module: Any) -> bool:
@@ -223,17 +229,18 @@ def _is_model(module: Any) -> bool:
 _inner: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def _describe_module(module: Any, /, *args: Any, **kwargs: Any) -> Description | None:
+def _describe_module(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
     """A compiled model, or a compiled module around one; anything else that is compiled is no step."""
+    module = args[0]
     original = module._orig_mod
     if _is_model(original):
-        return describe(original, *args, **kwargs)
+        return describe((original, *args[1:]), kwargs)
     if module not in _inner:
         found = next((each for each in original.modules() if _is_model(each)), None)
         _inner[module] = None if found is None else weakref.ref(found)
     reference = _inner[module]
     model = None if reference is None else reference()
-    return None if model is None else describe(model, *args, **kwargs)
+    return None if model is None else describe((model, *args[1:]), kwargs)
 
 
 def wrap_generation(module: Any) -> None:
@@ -241,17 +248,17 @@ def wrap_generation(module: Any) -> None:
     owner = module.GenerationMixin
     for name in ("_prefill", "_prefill_chunking"):
         if name in vars(owner):
-            setattr(owner, name, _during("prefilling", vars(owner)[name]))
+            setattr(owner, name, _during(_PREFILLING, vars(owner)[name]))
 
 
 def wrap_drafts(module: Any) -> None:
     """Called with `transformers.generation.candidate_generator`."""
     for owner in list(vars(module).values()):
         if isinstance(owner, type) and "get_candidates" in vars(owner):
-            owner.get_candidates = _during("drafting", vars(owner)["get_candidates"])  # type: ignore[attr-defined]
+            owner.get_candidates = _during(_DRAFTING, vars(owner)["get_candidates"])  # type: ignore[attr-defined]
 
 
-def _during(state: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _during(state: int, original: Callable[..., Any]) -> Callable[..., Any]:
     """Have passes of this thread know what they are for while `original` runs."""
     compiling = sys.modules["torch"].compiler.is_compiling
 
@@ -259,13 +266,12 @@ def _during(state: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def known(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if compiling():
             return original(self, *args, **kwargs)
-        before = getattr(_thread, state)
-        setattr(_thread, state, True)
+        before = _thread.doing
+        _thread.doing = before | state
         try:
             return original(self, *args, **kwargs)
         finally:
-            setattr(_thread, state, before)
-            _thread.verifying = state == "drafting" and not before
+            _thread.doing = before | _VERIFYING if state == _DRAFTING and not before & _DRAFTING else before
 
     return known
 

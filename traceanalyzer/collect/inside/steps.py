@@ -23,9 +23,10 @@ from .guard import attempt
 from .runtime import process
 
 OTHER = Description("other")
-_PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
 _Call = Callable[..., Any]
-_Flags = Optional[Callable[..., int]]
+_Flags = Optional[Callable[[Any], int]]
+_Describe = Callable[["tuple[Any, ...]", "dict[str, Any]"], Optional[Description]]
+"""Both are handed on as they are: to spread named arguments over a call costs as much as all else that is done here."""
 
 
 class _Thread(threading.local):
@@ -55,35 +56,24 @@ def meet_recorder(boundary: Callable[[], int]) -> None:
     _boundary = boundary
 
 
-def annotate(original: _Call, describe: Describe, flags: _Flags = None) -> _Call:
+def annotate(original: _Call, describe: _Describe, flags: _Flags = None) -> _Call:
     """The callable, each outermost call of which is a step.
 
     Args:
         original: a method or a function.
-        describe: takes the arguments of the call and says what the step is; None: the call is none.
-        flags: takes them too and gives the record's flags, `layout.FLAG_*`.
+        describe: takes the call's positional and named arguments, and says what the step is; None: the call is none.
+        flags: takes the instance and gives the record's flags, `layout.FLAG_*`.
     """
     if inspect.iscoroutinefunction(original):
         return _annotate_awaited(original, describe)
     if inspect.isgeneratorfunction(original):
         return _annotate_generator(original, describe)
-    compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
-    thread = _thread
+    return (_annotate_method if _takes_self(original) else _annotate_function)(original, describe, flags)
 
-    # Dynamo tells compiled models apart by the frame's variables: as in the original, the model is `self`.
-    @functools.wraps(original)
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if compiling() or thread.inside:
-            return original(self, *args, **kwargs)
-        return _run(original, describe, flags, (self, *args), kwargs)
 
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        if compiling() or thread.inside:
-            return original(*args, **kwargs)
-        return _run(original, describe, flags, args, kwargs)
-
-    return method if _takes_self(original) else function
+def spread(describe: Describe) -> _Describe:
+    """For `annotate`, what takes the arguments one by one."""
+    return lambda args, kwargs: describe(*args, **kwargs)
 
 
 def _takes_self(original: _Call) -> bool:
@@ -91,25 +81,51 @@ def _takes_self(original: _Call) -> bool:
     return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "self"
 
 
-def _run(original: _Call, describe: Describe, flags: _Flags, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    description = attempt("describe", OTHER, describe, *args, **kwargs)
-    if description is None:
+def _annotate_method(original: _Call, describe: _Describe, flags: _Flags) -> _Call:
+    compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
+    thread, now = _thread, time.time_ns
+
+    # Dynamo tells compiled models apart by the frame's variables: as in the original, the model is `self`.
+    @functools.wraps(original)
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if compiling() or thread.inside:
+            return original(self, *args, **kwargs)
+        description = attempt("describe", OTHER, describe, ((self, *args), kwargs))
+        if description is None:
+            return original(self, *args, **kwargs)
+        window = _boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
+        scope = attempt("label", None, _enter, (description,)) if window else None
+        thread.inside = True
+        failed = layout.FLAG_FAILED
+        start = now()
+        try:
+            result = original(self, *args, **kwargs)
+            failed = 0
+            return result
+        finally:
+            end = now()
+            thread.inside = False
+            attempt("step", None, _end, (description, start, end, failed, flags, self, window, scope))
+
+    return method
+
+
+def _annotate_function(original: _Call, describe: _Describe, flags: _Flags) -> _Call:
+    """As a method of nobody."""
+
+    def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
-    window = _boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
-    scope = attempt("label", None, _enter, description) if window else None
-    thread = _thread
-    thread.inside = True
-    found = layout.FLAG_FAILED
-    start = time.time_ns()
-    try:
-        result = original(*args, **kwargs)
-        found = 0
-        return result
-    finally:
-        thread.inside = False
-        if flags is not None:
-            found |= attempt("flags", 0, flags, *args)
-        attempt("step", None, _end, description, start, window, scope, found)
+
+    def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
+        return describe(args[1:], kwargs)
+
+    method = _annotate_method(called, described, flags)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return method(None, *args, **kwargs)
+
+    return function
 
 
 def _enter(description: Description) -> Any:
@@ -122,22 +138,21 @@ def _enter(description: Description) -> Any:
     return scope
 
 
-def _end(description: Description, start: int, window: int, scope: Any, flags: int) -> None:
-    duration = time.time_ns() - start
+def _end(
+    description: Description, start: int, end: int, found: int, flags: _Flags, instance: Any, window: int, scope: Any
+) -> None:
+    """Leave the label and write the record; `found` are flags already."""
     if scope is not None:
         scope.__exit__(None, None, None)
-    native = _thread.native
-    if not native:
-        native = _thread.native = threading.get_native_id() & 0xFFFF_FFFF
-    phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, _, new_sequences = description
-    if prefill_tokens is None and phase == "prefill":
-        prefill_tokens = tokens
-    process.write_step(
-        (
-            start, duration if duration > 0 else 0, context_sum or 0, query_context_sum or 0, tokens or 0,
-            sequences or 0, prefill_tokens or 0, new_sequences or 0, _PHASES[phase], flags, window & 0xFFFF, native,
-        )
-    )  # fmt: skip
+    if flags is not None:
+        found |= flags(instance)
+    process.write_step(description, start, end, found, window, _thread.native or _native())
+
+
+def _native() -> int:
+    """The thread's native id, asked for once: it costs a system call."""
+    found = _thread.native = threading.get_native_id() & 0xFFFF_FFFF
+    return found
 
 
 def label(number: int, description: Description) -> str:
@@ -154,10 +169,10 @@ def label(number: int, description: Description) -> str:
     return f"ta.step[{phase} {' '.join(parts)}]"
 
 
-def _annotate_awaited(original: _Call, describe: Describe) -> _Call:
+def _annotate_awaited(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     async def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, *args, **kwargs)
+        description = attempt("describe", OTHER, describe, (args, kwargs))
         start, failed = time.time_ns(), layout.FLAG_FAILED
         try:
             result = await original(*args, **kwargs)
@@ -165,15 +180,15 @@ def _annotate_awaited(original: _Call, describe: Describe) -> _Call:
             return result
         finally:
             if description is not None and process.ensure():
-                attempt("step", None, _end, description, start, 0, None, failed)
+                attempt("step", None, _end, (description, start, time.time_ns(), failed, None, None, 0, None))
 
     return step
 
 
-def _annotate_generator(original: _Call, describe: Describe) -> _Call:
+def _annotate_generator(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, *args, **kwargs)
+        description = attempt("describe", OTHER, describe, (args, kwargs))
         start, failed = time.time_ns(), layout.FLAG_FAILED
         try:
             result = yield from original(*args, **kwargs)
@@ -181,7 +196,7 @@ def _annotate_generator(original: _Call, describe: Describe) -> _Call:
             return result
         finally:
             if description is not None and process.ensure():
-                attempt("step", None, _end, description, start, 0, None, failed)
+                attempt("step", None, _end, (description, start, time.time_ns(), failed, None, None, 0, None))
 
     return step
 
