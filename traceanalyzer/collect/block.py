@@ -29,6 +29,7 @@ _PROCESS = (
 )  # fmt: skip
 _ENGINES = ("vllm", "sglang", "transformers")
 """A process that holds several runs the first of these."""
+_LATEST_NS = 2**62
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _MOST_KEYS = 64
 _MOST_ITEMS = 64
@@ -115,12 +116,17 @@ def cold_start(scan: Scan) -> bool | None:
 
 def opened_ns(raw: RawWindow, scan: Scan) -> int | None:
     """When the recording began, epoch ns: the recorder's word, else the trace's own span."""
-    return raw.opened_ns if raw.opened_ns is not None else scan.opened_ns
+    return _moment(raw.opened_ns, scan.opened_ns)
 
 
 def closed_ns(raw: RawWindow, scan: Scan) -> int | None:
     """When the recording ended, epoch ns."""
-    return raw.closed_ns if raw.closed_ns is not None else scan.closed_ns
+    return _moment(raw.closed_ns, scan.closed_ns)
+
+
+def _moment(*sources: int | None) -> int | None:
+    """The first that is known and can be a time of this era."""
+    return next((ns for ns in sources if ns is not None and 0 < ns < _LATEST_NS), None)
 
 
 def process_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +203,9 @@ def _known(section: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """A value that JSON can hold and that is bounded; None for all else, and for a text that looks like a path."""
     if isinstance(value, str):
-        return None if value.startswith(("/", "~")) else value[:_LONGEST_TEXT]
+        return (
+            None if value.startswith(("/", "~")) else value[:_LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
+        )
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, int) and -(2**63) <= value < 2**63:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import zlib
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Iterator, NamedTuple
 
@@ -83,10 +84,10 @@ def header(found: Scan, block: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {BLOCK: block}
     for key, value in found.header.items():
         if key in _NUMBERS:
-            if isinstance(value, (int, float)):
+            if _is_number(value):
                 kept[key] = value
         elif key in _WORDS or _VERSION.match(key):
-            if isinstance(value, (int, float)) or (isinstance(value, str) and _WORD.match(value)):
+            if _is_number(value) or (isinstance(value, str) and _WORD.match(value)):
                 kept[key] = value
         elif key in _LISTS:
             if isinstance(value, list):
@@ -100,6 +101,11 @@ def header(found: Scan, block: dict[str, Any]) -> dict[str, Any]:
     if distributed:
         kept["distributedInfo"] = distributed
     return kept
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number that JSON has."""
+    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
 
 
 def host_hash(name: str) -> str:
@@ -118,16 +124,14 @@ def _distributed(recorded: Any, window: Any) -> dict[str, Any]:
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
-    """A value without paths in its texts, of bounded depth and length."""
+    """A value that JSON has, without paths in its texts, of bounded depth and length."""
     if isinstance(value, str):
-        return _PATH.sub("[path]", value)
-    if depth == _DEEPEST:
-        return None
-    if isinstance(value, list):
+        return _PATH.sub("[path]", value.encode("utf-8", "replace").decode("utf-8"))
+    if isinstance(value, list) and depth < _DEEPEST:
         return [_clean(item, depth + 1) for item in value[:_MOST_ITEMS]]
-    if isinstance(value, dict):
-        return {str(key): _clean(item, depth + 1) for key, item in list(value.items())[:_MOST_ITEMS]}
-    return value
+    if isinstance(value, dict) and depth < _DEEPEST:
+        return {_clean(key): _clean(item, depth + 1) for key, item in list(value.items())[:_MOST_ITEMS]}
+    return value if _is_number(value) else None
 
 
 def _write(stream: BinaryIO, out: BinaryIO, found: Scan, block: dict[str, Any]) -> tuple[int, str]:

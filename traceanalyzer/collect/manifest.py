@@ -137,6 +137,15 @@ def window_entry(window: Window, missing: Sequence[int | None], files: list[dict
     }  # fmt: skip
 
 
+def free_name(folder: Path, host_hash: str, pid: int, rank: int, opened_ns: int) -> str:
+    """A finished file's name: no other file of the folder has it."""
+    while True:
+        name = f"traceanalyzer-{host_hash}-{pid}-rank{rank}-{timestamp(opened_ns)}.pt.trace.json.gz"
+        if not (folder / name).exists():
+            return name
+        opened_ns += 10**6
+
+
 def file_entry(name: str, raw: RawWindow, about: About, scan: Scan, done: Finished) -> dict[str, Any]:
     """What the manifest says of one finished file."""
     return {

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from .inside.layout import PHASES
+
 CHUNK = 1 << 18
 LONGEST = 4 << 20
 """Bytes of one value: the bound on memory."""
@@ -21,7 +23,7 @@ _DECODER = json.JSONDecoder(strict=False)
 _SOLID = re.compile(rb"[^ \t\r\n]")
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _FIRST_LOOK = 4096
-_STEP = re.compile(r"ta\.step\[(\w+)(?: n=(\d+))?")
+_STEP = re.compile(r"ta\.step\[(\w+)(?: n=(\d{1,18})\b)?")
 
 
 class Damaged(ValueError):
@@ -254,7 +256,7 @@ class _Tally:
         if isinstance(arguments, dict) and arguments.get("finished") in (False, "false"):
             self.found.unfinished += 1
             return
-        phase = label.group(1)
+        phase = label.group(1) if label.group(1) in PHASES else "other"
         self.found.phases[phase] = self.found.phases.get(phase, 0) + 1
         self.begins = [min([span[0], *self.begins])]
         self.ends = [max([span[1], *self.ends])]

@@ -27,7 +27,7 @@ from . import block as blocks
 from .block import About, Sampling
 from .facts import RawWindow, Window
 from .finish import finish
-from .manifest import NAME, Manifest, file_entry, first_facts, timestamp, window_entry
+from .manifest import NAME, Manifest, file_entry, first_facts, free_name, timestamp, window_entry
 from .say import complain, say
 from .scan import Damaged, Scan, scan
 from .shelf import DAMAGED, LOCK, RAW, Shelf, this_host
@@ -143,6 +143,10 @@ class Spool:
             self._changed.wait_for(lambda: number in self._done, timeout_s)
             return self._done.get(number)
 
+    def manifest(self) -> dict[str, Any]:
+        """What the manifest says now; not to be changed."""
+        return dict(self._manifest.facts)
+
     def close(self, exit_code: int | None, signal: int | None, within_s: float | None = None) -> bool:
         """Finish what waits and complete the manifest. Returns whether that was done in time."""
         self.tick()
@@ -179,7 +183,11 @@ class Spool:
             for one in rejected:
                 self._give_up(one, "behind")
             if job is not None:
-                self._answer(job.window.number, self._take(job))
+                entry = window_entry(job.window, [], [])
+                try:
+                    entry = self._take(job)
+                finally:  # whoever waits for it is not left alone with a failure
+                    self._answer(job.window.number, entry)
             self._maintain()
             if ends:
                 self._end()
@@ -273,15 +281,11 @@ class Spool:
         return []
 
     def _target(self, window: Window, raw: RawWindow, about: About, found: Scan) -> Path:
-        """The file's name, which no other has."""
-        rank = blocks.rank(about.process, found) or 0
-        opened = blocks.opened_ns(raw, found)
-        moment = window.requested_ns if opened is None else opened
-        while True:
-            name = f"traceanalyzer-{this_host()}-{raw.pid}-rank{rank}-{timestamp(moment)}.pt.trace.json.gz"
-            if not (self.folder / name).exists():
-                return self.folder / name
-            moment += 10**6
+        """Where the file goes. A process without a rank counts as rank 0 in its name only."""
+        opened = blocks.opened_ns(raw, found) or window.requested_ns
+        return self.folder / free_name(
+            self.folder, this_host(), raw.pid, blocks.rank(about.process, found) or 0, opened
+        )
 
     def _sampling(self, raw: RawWindow, found: Scan) -> Sampling:
         opened, closed = blocks.opened_ns(raw, found), blocks.closed_ns(raw, found)
