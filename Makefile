@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOAK_MINUTES ?= 30
 NEWEST := $(VENV)/engines-newest
 
-.PHONY: help demo test lint soak engines-newest bench samples screenshots clean
+.PHONY: help demo test lint soak engines-newest bench collector samples screenshots clean
 
 help:
 	@echo "make demo     record a tiny generation, analyse it and the samples, print the pages' paths"
@@ -20,6 +20,7 @@ help:
 	@echo "make soak     the long stress tests, at most $(SOAK_MINUTES) minutes"
 	@echo "make engines-newest  check the collector's hooks on the newest vLLM and SGLang"
 	@echo "make bench    measure speed and memory against HTA; takes minutes and several GB of memory"
+	@echo "make collector  build $(OUT)/collector.pyz, the collector as one file"
 	@echo "make samples  render the samples' pages and the JSON schema anew (two minutes)"
 	@echo "make clean    remove $(VENV), $(OUT) and caches"
 
@@ -75,6 +76,9 @@ engines-newest: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run.py
+
+collector: $(VENV)/.dev
+	$(BIN)/python scripts/collector.py $(OUT)/collector.pyz
 
 samples: $(VENV)/.dev
 	@mkdir -p $(OUT)
