@@ -7,6 +7,7 @@ unrecorded; that is said once.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Mapping
 
 from . import kineto, service
 from .counters import Counters
+from .endpoint import Endpoint, find_token
 from .facts import Refused, Window
 from .handover import HandOver
 from .inside import layout
@@ -38,19 +40,22 @@ class Recording:
     """
 
     def __init__(self, options: Options, version: str) -> None:
-        """Make the recording's folder and the runtime folder. Raises `OSError`."""
+        """Make the recording's folder and the runtime folder. Raises `OSError`, and `ValueError` for a bad token."""
         self.options = options
         self.seen: dict[int, dict[str, Any]] = {}
         self.steps: dict[int, int] = {}
         output = Path(options.output).absolute()
         self.spool = Spool(output, _plan(options, version))
-        max_ms = max(1, round(options.window_s * 1000))
-        self.runtime = Runtime(_config(options, self.spool, max_ms), output, options.steps, max_ms)
-        self._daemon = kineto.Daemon(self.runtime.path) if options.recorder == "ondemand" else None
-        self._processes = Processes(self.runtime.path, self._daemon.polling if self._daemon is not None else None)
+        try:
+            self._prepare(output)
+        except (OSError, ValueError):
+            self.spool.close(None, None)
+            raise
         now = time.time()
-        control = self.runtime.control
-        self.windows = Windows(options, control, self._processes, self._daemon, self.spool.raw, now)
+        self._processes = Processes(self.runtime.path, self._daemon.polling if self._daemon is not None else None)
+        self.windows = Windows(
+            options, self.runtime.control, self._processes, self._daemon, self.spool.raw, now
+        )  # fmt: skip
         self._triggers = Triggers(options, time.monotonic())
         self._counters = self._make_counters()
         url = options.metrics_url or service.metrics_url(options.command)
@@ -63,6 +68,24 @@ class Recording:
         self._ends = threading.Event()
         self._end: tuple[int | None, int | None] = (None, None)
         self._thread = threading.Thread(target=self._run, name="traceanalyzer-recording", daemon=True)
+
+    def _prepare(self, output: Path) -> None:
+        """What is opened, and may fail."""
+        options = self.options
+        max_ms = max(1, round(options.window_s * 1000))
+        token = find_token(output, os.environ) if options.listen else ""
+        self.runtime = Runtime(_config(options, self.spool, max_ms), output, options.steps, max_ms)
+        try:
+            self._daemon = kineto.Daemon(self.runtime.path) if options.recorder == "ondemand" else None
+        except OSError:
+            self.runtime.remove()
+            raise
+        self._endpoint: Endpoint | None = None
+        if options.listen:
+            try:
+                self._endpoint = Endpoint(options.listen, token, self.spool)
+            except OSError as error:  # the other triggers work
+                complain(f"nothing is served on {options.listen}: {error.strerror or error}")
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """What the recorders need in the command's environment. Raises `OSError`."""
@@ -77,6 +100,9 @@ class Recording:
             self._daemon.start()
         if self._counters is not None:
             self._counters.start()
+        if self._endpoint is not None:
+            self._endpoint.start()
+            say(f"windows are taken at POST {self._endpoint.url}/windows")
         self._thread.start()
 
     @property
@@ -128,6 +154,7 @@ class Recording:
             reason = self._triggers.due(time.monotonic(), self._processes.live)
             if reason is not None:
                 self._request(reason, now)
+            self._answer_asks(now)
         if self._paused.is_set():
             self.windows.flush(now)
         self.windows.tick(now)
@@ -150,6 +177,10 @@ class Recording:
         answer = self.windows.request(reason, now)
         if isinstance(answer, Refused) and (reason == "signal" or self.options.verbose):
             say(f"no window: {answer.message}")
+
+    def _answer_asks(self, now: float) -> None:
+        for ask in self._endpoint.asks() if self._endpoint is not None else ():
+            ask.answer(self.windows.request("http", now, ask.steps))
 
     def _drain(self) -> None:
         for window in self.windows.finished():
@@ -179,7 +210,8 @@ class Recording:
             self.seen[process.pid] = process.facts
             self.steps[process.pid] = self.steps.get(process.pid, 0) or len(process.log)
             failures += [dict(one, pid=process.pid) for one in process.facts.get("failures") or ()]
-        self.spool.describe(processes=list(self.seen.values()), failures=failures)
+        refused = dict(self.windows.dropped)
+        self.spool.describe(processes=list(self.seen.values()), failures=failures, refused=refused)
 
     def _finish(self) -> None:
         """Wait for what orphans of the command still write, then complete the recording."""
@@ -191,6 +223,7 @@ class Recording:
             self.runtime.control.beat()
             self._processes.refresh()
             self._handover.see()
+            self._answer_asks(now)
             self.windows.flush(now)
             self.windows.tick(now)
             self._drain()
@@ -207,6 +240,8 @@ class Recording:
         self._tell()
         self.spool.describe(steplogs=self._write_steplogs(), counters=counters)
         self.spool.close(*self._end)
+        if self._endpoint is not None:
+            self._endpoint.close()
         if self._service is not None:
             self._service.close()
 

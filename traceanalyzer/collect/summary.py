@@ -5,12 +5,9 @@ What could be wrong: why nothing came is a guess from what the processes said; a
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Iterator
-
-from .manifest import NAME
+from typing import TYPE_CHECKING, Iterator
 
 if TYPE_CHECKING:
     from .recording import Recording
@@ -19,11 +16,11 @@ if TYPE_CHECKING:
 def lines(recording: Recording) -> Iterator[str]:
     """The lines, without a prefix."""
     yield from _why_nothing(recording)
-    dropped = {**_manifest(recording).get("dropped", {}), **recording.windows.dropped}
-    if dropped:
-        told = ", ".join(f"{count} {reason}" for reason, count in sorted(dropped.items()))
-        yield f"not recorded or not kept: {told}"
-    files = [file for window in _manifest(recording).get("windows", []) for file in window["files"]]
+    manifest = recording.spool.manifest()
+    for what, counts in (("triggers without a window", recording.windows.dropped), ("not kept", manifest["dropped"])):
+        if counts:
+            yield f"{what}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+    files = [file for window in manifest["windows"] for file in window["files"]]
     if files:
         steps = sum(file.get("steps") or 0 for file in files)
         size = sum(file["bytes"] for file in files)
@@ -44,15 +41,6 @@ def _why_nothing(recording: Recording) -> Iterator[str]:
             f"torch was seen in {_count(len(recording.seen), 'process', 'processes')} but no step of a model that is "
             "known: name what one step calls by --step MODULE:CLASS.METHOD"
         )
-
-
-def _manifest(recording: Recording) -> dict[str, Any]:
-    """What the recording says of itself; nothing where it could not be written."""
-    try:
-        found = json.loads((recording.spool.folder / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _shown(recording: Recording) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Sequence
 
 from . import launch, service, summary
 from .command import FROM_TERMINAL, Command, Signals, die_of, in_foreground
+from .endpoint import TOKEN_VARIABLE
 from .launch import LaunchError
 from .options import Options, UsageError, parse
 from .recording import Recording
@@ -61,11 +62,15 @@ def run(options: Options) -> int:
         return error.code
     try:
         recording, variables = _prepare(options)
+    except ValueError as error:
+        complain(str(error))
+        return USAGE
     except OSError as error:
         complain(f"nothing can be recorded to {options.output}: {error.strerror or error}")
         if options.mode == "full":
             return USAGE
         recording, variables = None, dict(os.environ)
+    variables.pop(TOKEN_VARIABLE, None)
     return Supervisor(options, executable, recording).run(variables)
 
 

@@ -67,6 +67,7 @@ class Windows:
             else AtSteps(control, raw)
         )
         self._number = 0
+        self._steps = options.steps
         self._state = ""
         self._since = now
         self._targets: list[Process] = []
@@ -77,13 +78,17 @@ class Windows:
         self._collected: set[str] = set()
         self._looked = float("-inf")
 
-    def request(self, reason: str, now: float) -> Window | Refused:
-        """Ask for a window. Returns it, to be finished later, or why there will be none."""
+    def request(self, reason: str, now: float, steps: int | None = None) -> Window | Refused:
+        """Ask for a window, of `steps` steps where others are wanted than for all windows.
+
+        Returns it, to be finished later, or why there will be none.
+        """
         refused = self._refusal(now)
         if refused is not None:
             self.dropped[refused.code] += 1
             return refused
         self._asked.append(now)
+        self._steps = steps or self._options.steps
         self._number += 1
         self.current = Window(self._number, reason, int(now * 1e9))
         self._state, self._since = "settling", now
@@ -187,7 +192,7 @@ class Windows:
         ms = self._duration_ms(window, targets)
         by_steps = ms < self._longest_ms
         try:
-            self._taker.start(window, targets, self._options.steps, ms, by_steps, now)
+            self._taker.start(window, targets, self._steps, ms, by_steps, now)
         except ValueError as error:
             self._fail(Refused("unsupported", str(error)))
             return
@@ -207,7 +212,7 @@ class Windows:
         period = max((period for period in periods if period), default=None)
         if not window.stable or period is None or not isinstance(self._taker, OnDemand):
             return longest
-        wanted = (self._options.steps + _EDGE_STEPS) * period * self._slowdown / 1e6
+        wanted = (self._steps + _EDGE_STEPS) * period * self._slowdown / 1e6
         return min(longest, max(_LEAST_MS, math.ceil(wanted)))
 
     def _finish(self) -> None:
