@@ -78,6 +78,38 @@ def test_a_record_that_never_comes_is_given_up_and_counted(ring: tuple[Ring, Rin
     assert reader.lost == 1
 
 
+def test_a_count_that_goes_back_for_a_moment_is_no_new_beginning(ring: tuple[Ring, RingReader]) -> None:
+    writer, reader = ring
+    writer.write(*steady(5, START))
+    assert len(reader.new_records()) == 5
+    writer.tell(4)  # of two threads the one that was first tells last
+    assert reader.new_records() == []
+    writer.slot(5, step(START + S))
+    writer.tell(6)
+    assert [found.number for found in reader.new_records()] == [5]
+
+
+def test_a_reader_never_sees_half_a_word(tmp_path: Path) -> None:
+    """Numbers with a carry in them: written in pieces, they would be seen to go back."""
+    path = tmp_path / "words"
+    path.write_bytes(bytes(layout.PAGE))
+    code = (
+        "import mmap, os, sys, time; from traceanalyzer.collect.inside import layout\n"
+        f"ring = mmap.mmap(os.open({str(path)!r}, os.O_RDWR), 0)\n"
+        "until, number = time.monotonic() + 1.5, 0\n"
+        "while time.monotonic() < until:\n"
+        "    for _ in range(1000): number += 85; layout.write_word(ring, layout.RING_COUNT, number)"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code])
+    reader = RingReader(path)
+    seen = []
+    while writer.poll() is None:
+        seen.append(reader.count)
+    assert writer.wait() == 0
+    assert len(set(seen)) > 100 and seen == sorted(seen)
+    reader.close()
+
+
 def test_a_process_that_replaces_itself_begins_anew(tmp_path: Path) -> None:
     writer = Ring(tmp_path / "1.ring")
     reader = RingReader(tmp_path / "1.ring")
@@ -285,12 +317,14 @@ def test_a_stable_batch() -> None:
     prompt = [*steady(15, now - 160 * MS), step(now - 10 * MS, phase=PREFILL)]
     assert logged(*prompt).settled(now) is False
     assert logged(*steady(16, now - 60 * S)).settled(now) is None, "it stands still"
+    assert logged(*steady(16, now - 160 * MS, phase=0, sequences=0)).settled(now) is True, "steps of no known phase"
 
 
 def test_the_usual_period_leaves_windows_out() -> None:
     assert StepLog().usual_period_ns() is None
     log = logged(*steady(20, START, 10 * MS), *steady(60, START + S, 30 * MS, window=2))
     assert log.usual_period_ns() == 10 * MS
+    assert logged(*steady(20, START, 7 * MS, phase=0)).usual_period_ns() == 7 * MS, "steps of no known phase"
 
 
 def test_the_file_holds_every_step(tmp_path: Path) -> None:

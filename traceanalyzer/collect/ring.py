@@ -65,7 +65,7 @@ class RingReader:
         if self.word(layout.MAGIC) != layout.RING_MAGIC:
             return []
         count = self.count
-        if count < self._next:  # the process replaced itself and started again
+        if count < self._next and not self._is_there(self._next - 1):  # the process replaced itself and began anew
             self._next = 0
         self._skip_overwritten(count)
         number = min(count - self._next, _READ_AT_ONCE)
@@ -91,6 +91,11 @@ class RingReader:
                 self.lost += 1
             self._next += 1
         return found
+
+    def _is_there(self, index: int) -> bool:
+        """Whether a slot is filled. The count alone may go back by one when two threads write at once."""
+        data = self._slots(index, 1)
+        return len(data) == layout.RECORD.size and layout.RECORD.unpack(data)[0] != 0
 
     def _skip_overwritten(self, count: int) -> None:
         oldest = count - layout.RING_CAPACITY + _SLACK

@@ -31,7 +31,7 @@ _AROUND_NS = 1_000_000_000
 _MOST_THREADS = 256
 _SETTLED_STEPS, _SETTLED_NS, _SETTLED_LEAST = 16, 1_000_000_000, 3
 _FEW = 3
-_PREFILL, _DECODE, _MIXED, _DRAFT = (layout.PHASES.index(name) for name in ("prefill", "decode", "mixed", "draft"))
+_OTHER, _PREFILL, _DECODE, _MIXED, _DRAFT = map(layout.PHASES.index, ("other", "prefill", "decode", "mixed", "draft"))
 
 
 _STORED = (
@@ -77,7 +77,8 @@ class StepLog:
 
     def mark(self, from_ns: int, until_ns: int) -> None:
         """Say that a profiler may be at work in this span: its steps are not unprofiled."""
-        self._windows.append((from_ns, until_ns))
+        with self._lock:
+            self._windows.append((from_ns, until_ns))
 
     def _append(self, step: Step) -> int:
         """Add a row; returns the decode period that it completes outside a window, or 0."""
@@ -146,7 +147,7 @@ class StepLog:
     def settled(self, now_ns: int) -> bool | None:
         """Whether the last 16 steps, or those of the last second, all decode the same number of sequences.
 
-        None where no step ran lately.
+        Steps of no known phase (`--step`) count as alike. None where no step ran lately.
         """
         names = ("start_ns", "phase", "sequences", "period_ns")
         starts, phases, sequences, periods = self._tail(names, _SETTLED_STEPS * 4)
@@ -159,14 +160,17 @@ class StepLog:
         enough = len(main) == _SETTLED_STEPS or starts[main[-1]] - starts[main[0]] >= _SETTLED_NS
         return (
             enough and len(seen) >= _SETTLED_LEAST and len({(phases[i], sequences[i]) for i in seen}) == 1
-            and phases[seen[0]] == _DECODE
+            and phases[seen[0]] in (_DECODE, _OTHER)
         )  # fmt: skip
 
     def usual_period_ns(self) -> int | None:
-        """Median period of the last decode steps outside windows; None where there is none."""
-        periods, near, windows = self._tail(("decode_period_ns", "near_window", "window"), 256)
-        found = sorted(p for p, n, w in zip(periods, near, windows) if p and not n and not w)[-128:]
-        return found[len(found) // 2] if found else None
+        """Median period of the last decode steps outside windows, or else of all steps; None where there are none."""
+        decoding, periods, near, windows = self._tail(("decode_period_ns", "period_ns", "near_window", "window"), 256)
+        for column in (decoding, periods):
+            found = sorted(p for p, n, w in zip(column, near, windows) if p and not n and not w)[-128:]
+            if found:
+                return found[len(found) // 2]
+        return None
 
     def _tail(self, names: Sequence[str], rows: int) -> list[array[int]]:
         with self._lock:
@@ -219,7 +223,8 @@ class StepLog:
         names = ("start_ns", "decode_period_ns", "sequences", "window", "near_window")
         inside: list[tuple[int, int]] = []
         outside: list[tuple[int, int]] = []
-        spans = [*self._windows, (opened_ns, closed_ns)]
+        with self._lock:
+            spans = [*self._windows, (opened_ns, closed_ns)]
         for start, period, sequences, window, near in zip(*self._copy(names, 0)):
             if not period:
                 continue

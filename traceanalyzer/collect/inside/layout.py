@@ -1,10 +1,10 @@
 """The files that the supervisor and the recorded processes share: the control block and the step ring.
 
 Both are memory mapped, little-endian, and have one writer each: the supervisor writes the control block, a process its
-own ring. A field is written by one `pack_into`, which is one memory copy; a reader may see an old value, never a torn
-one of eight bytes. What could be wrong: a record of the ring is written in one copy of 64 bytes, which another process
-may see half done. It therefore carries its own number, and a reader takes it only when that is the expected one and the
-ring's count has passed it.
+own ring. A field is written by assigning its eight bytes to a slice, which is one memory copy: a reader may see an old
+value, never half of a new one. (`pack_into` would set the bytes to zero first, and readers do see that.) What could be
+wrong: a record of the ring is written in a copy of 64 bytes, which another process may see half done. It therefore
+carries its own number, and a reader takes it only when that is the expected one and the ring's count has passed it.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def read_word(buffer: Buffer, offset: int) -> int:
 
 
 def write_word(buffer: Buffer, offset: int, value: int) -> None:
-    """Set the unsigned 64-bit field at `offset`."""
-    _WORD.pack_into(buffer, offset, value)  # type: ignore[arg-type]
+    """Set the unsigned 64-bit field at `offset`, in one piece."""
+    buffer[offset : offset + 8] = _WORD.pack(value)  # type: ignore[index]
 
 
 def record_offset(index: int) -> int:

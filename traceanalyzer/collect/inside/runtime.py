@@ -25,7 +25,7 @@ _PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
 # Of its own module, a name is found sooner: this is a good part of what a step costs.
 _PAGE, _CAPACITY, _RECORD_SIZE, _COUNT = layout.PAGE, layout.RING_CAPACITY, layout.RECORD.size, layout.RING_COUNT
 _pack_record = layout.RECORD.pack_into
-_pack_word = struct.Struct("<Q").pack_into
+_pack_word = struct.Struct("<Q").pack
 
 
 class Process:
@@ -115,7 +115,7 @@ class Process:
         )  # fmt: skip
         if index >= self._written:  # two threads: the count never goes back
             self._written = index + 1
-            _pack_word(ring, _COUNT, index + 1)
+            ring[_COUNT : _COUNT + 8] = _pack_word(index + 1)  # in one piece, see `layout`
 
     def set(self, offset: int, value: int) -> None:
         """Set a word of the ring's header."""
