@@ -29,6 +29,7 @@ _PROCESS = (
 )  # fmt: skip
 _ENGINES = ("vllm", "sglang", "transformers")
 """A process that holds several runs the first of these."""
+_MOST_RANKS = 1 << 31
 _LATEST_NS = 2**62
 _KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _MOST_KEYS = 64
@@ -173,7 +174,7 @@ def _place(process: Mapping[str, Any], scan: Scan | None, key: str) -> int | Non
     distributed = scan.header.get("distributedInfo") if scan is not None else None
     for source in (process, distributed):
         value = source.get(key) if isinstance(source, dict) else None
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_RANKS:
             return value
     return None
 

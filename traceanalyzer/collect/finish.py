@@ -40,8 +40,9 @@ _MOST_ITEMS = 4096
 _DEEPEST = 4
 
 _PATH = re.compile(r"(?<![\w.])(?:/[^\s/'\":,;()]+){2,}")
-_PATH_VALUE = re.compile(rb'(?<!\\)"/(?:[^"\\/\s]+/)*(?=[^"\\/\s])')
+_PATH_VALUE = re.compile(rb'(?<!\\)"\\?/(?:(?:[^"\\/(]|\\[^/])+\\?/)*(?=[^"/\s])')
 """A quote that opens a string with an absolute path, up to the path's last part."""
+_PATH_SIGN = re.compile(rb'"\\?/')
 _LONGEST_TAIL = 1 << 16
 
 
@@ -162,13 +163,21 @@ def _pieces(stream: BinaryIO, found: Scan, block: dict[str, Any]) -> Iterator[by
         left -= len(chunk)
         kept += chunk
         # A string that may go on is looked at as a whole.
-        cut = kept.rfind(b'"') if left else len(kept)
+        cut = _last_quote(kept) if left else len(kept)
         if cut < 0 or len(kept) - cut > _LONGEST_TAIL:
             cut = len(kept)
-        yield _PATH_VALUE.sub(b'"', kept[:cut]) if b'"/' in kept else kept[:cut]
+        yield _PATH_VALUE.sub(b'"', kept[:cut]) if _PATH_SIGN.search(kept) else kept[:cut]
         kept = kept[cut:]
     yield b"]\n}\n"
     yield None
+
+
+def _last_quote(text: bytes) -> int:
+    """Where the last quote stands that is not escaped; -1 without one."""
+    at = text.rfind(b'"')
+    while at > 0 and text[at - 1 : at] == b"\\":
+        at = text.rfind(b'"', 0, at)
+    return at
 
 
 def _sync_folder(folder: Path) -> None:

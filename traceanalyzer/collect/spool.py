@@ -44,7 +44,6 @@ _HINTS = {
     "disk_full": "the disk is full",
     "disk_error": "the disk cannot be written",
     "quota": "the recording has reached its share of the disk (--disk)",
-    "behind": "windows come faster than they can be compressed",
 }
 
 
@@ -283,9 +282,8 @@ class Spool:
     def _target(self, window: Window, raw: RawWindow, about: About, found: Scan) -> Path:
         """Where the file goes. A process without a rank counts as rank 0 in its name only."""
         opened = blocks.opened_ns(raw, found) or window.requested_ns
-        return self.folder / free_name(
-            self.folder, this_host(), raw.pid, blocks.rank(about.process, found) or 0, opened
-        )
+        rank = blocks.rank(about.process, found) or 0
+        return self.folder / free_name(self.folder, this_host(), raw.pid, rank, opened)
 
     def _sampling(self, raw: RawWindow, found: Scan) -> Sampling:
         opened, closed = blocks.opened_ns(raw, found), blocks.closed_ns(raw, found)
