@@ -19,7 +19,7 @@ from typing import Any
 
 from . import layout
 from .description import Description
-from .guard import failures
+from .guard import failures, note
 
 _PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
 # Of its own module, a name is found sooner: this is a good part of what a step costs.
@@ -107,12 +107,18 @@ class Process:
         phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, _, new_sequences = description
         if prefill_tokens is None and phase == "prefill":
             prefill_tokens = tokens
+        kind, duration = _PHASES.get(phase, 0), end - start if end > start else 0
         index = next(self._numbers)
-        _pack_record(
-            ring, _PAGE + index % _CAPACITY * _RECORD_SIZE, start, end - start if end > start else 0,
-            context_sum or 0, query_context_sum or 0, index & 0xFFFF_FFFF, tokens or 0, sequences or 0,
-            prefill_tokens or 0, new_sequences or 0, _PHASES[phase], flags, window & 0xFFFF, thread,
-        )  # fmt: skip
+        place = _PAGE + index % _CAPACITY * _RECORD_SIZE
+        try:
+            _pack_record(
+                ring, place, start, duration, context_sum or 0, query_context_sum or 0, index & 0xFFFF_FFFF,
+                tokens or 0, sequences or 0, prefill_tokens or 0, new_sequences or 0, kind, flags, window & 0xFFFF,
+                thread,
+            )  # fmt: skip
+        except struct.error as error:  # a size that cannot be: the step is kept without any
+            note("record", error)
+            _pack_record(ring, place, start, duration, 0, 0, index & 0xFFFF_FFFF, 0, 0, 0, 0, kind, flags, 0, thread)
         if index >= self._written:  # two threads: the count never goes back
             self._written = index + 1
             ring[_COUNT : _COUNT + 8] = _pack_word(index + 1)  # in one piece, see `layout`
