@@ -286,7 +286,7 @@ def test_profiled_steps_are_held_against_those_of_the_same_batch() -> None:
     log.add(steady(40, opened, 15 * MS, sequences=2, window=3))
     log.add(steady(100, opened + 600 * MS, 12 * MS, sequences=2))  # while Kineto writes
     found = log.overhead(opened, opened + 600 * MS)
-    assert found == {"phase": "decode", "step_us": 15_000.0, "unprofiled_step_us": 10_000.0, "profiled_steps": 39 + 1,
+    assert found == {"phase": "decode", "step_us": 15_000.0, "unprofiled_step_us": 10_000.0, "profiled_steps": 39,
                      "unprofiled_steps": 100, "same_batch": True}  # fmt: skip
 
 
@@ -295,6 +295,9 @@ def test_without_that_batch_all_steps_stand_for_it() -> None:
     found = log.overhead(START + 60 * S, START + 61 * S)
     assert (found["step_us"], found["unprofiled_step_us"], found["same_batch"]) == (20_000.0, 10_000.0, False)
     assert log.overhead(START + 300 * S, START + 301 * S) == {}
+    named = logged(*steady(50, START, 10 * MS, phase=0), *steady(20, START + 60 * S, 15 * MS, phase=0, window=1))
+    found = named.overhead(START + 60 * S, START + 61 * S)
+    assert (found["phase"], found["step_us"], found["unprofiled_step_us"]) == ("other", 15_000.0, 10_000.0)
 
 
 def test_the_neighbours_of_a_window_are_not_unprofiled() -> None:
@@ -414,3 +417,12 @@ def test_a_process_that_cannot_be_seen_lives_while_it_asks(tmp_path: Path) -> No
 
 def test_decode_is_what_the_layout_calls_it() -> None:
     assert layout.PHASES[DECODE] == "decode" and layout.PHASES[PREFILL] == "prefill"
+
+
+def test_what_the_recorder_itself_takes_is_no_step_of_the_run() -> None:
+    """Two windows of ten steps, one after the other: closing the first and opening the second takes two seconds."""
+    log = StepLog()
+    log.add(steady(10, START, 10 * MS, window=1))
+    log.add(steady(10, START + 100 * MS + 2 * S, 10 * MS, window=2))
+    found = log.summary(START + 3 * S)
+    assert found["decode_period_p50_us"] == found["decode_period_p99_us"] == 10_000.0

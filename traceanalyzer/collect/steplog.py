@@ -99,6 +99,8 @@ class StepLog:
         self._last_main[step.thread] = self._first + row
         if before < 0 or step.phase != _DECODE or columns["phase"][before] != _DECODE or self._is_idle(before, step):
             return 0
+        if self._turns_over(before, step):
+            return 0
         period = columns["decode_period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
         return 0 if step.window or columns["window"][before] else period
 
@@ -107,7 +109,7 @@ class StepLog:
         columns = self._columns
         if self._is_idle(before, step):
             columns["idle_ns"][before] = max(0, self._gap(before, step))
-        else:
+        elif not self._turns_over(before, step):
             columns["period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
         if step.window:
             columns["near_window"][before] = 1
@@ -119,6 +121,10 @@ class StepLog:
 
     def _is_idle(self, before: int, step: Step) -> bool:
         return 0 < step.sequences <= step.new_sequences or self._gap(before, step) > _LONGEST_GAP_NS
+
+    def _turns_over(self, before: int, step: Step) -> bool:
+        """Whether a window opened or closed between two steps: the recorder's own time, told as open_ms and stop_ms."""
+        return bool(self._columns["window"][before] != step.window)
 
     def _forget_threads(self) -> None:
         newest = sorted(self._last, key=lambda thread: self._last[thread])[-_MOST_THREADS // 2 :]
@@ -219,14 +225,19 @@ class StepLog:
         """What profiling costs: median decode period within a window, and of steps far from any.
 
         Of steps with the window's most frequent number of sequences where there are enough (`same_batch`), else of all.
+        Where no step decodes, of the steps of no known phase.
         """
-        names = ("start_ns", "decode_period_ns", "sequences", "window", "near_window")
+        found = self._overhead(opened_ns, closed_ns, "decode_period_ns", _DECODE)
+        return found or self._overhead(opened_ns, closed_ns, "period_ns", _OTHER)
+
+    def _overhead(self, opened_ns: int, closed_ns: int, column: str, wanted: int) -> dict[str, Any]:
         inside: list[tuple[int, int]] = []
         outside: list[tuple[int, int]] = []
         with self._lock:
             spans = [*self._windows, (opened_ns, closed_ns)]
-        for start, period, sequences, window, near in zip(*self._copy(names, 0)):
-            if not period:
+        names = ("phase", "start_ns", column, "sequences", "window", "near_window")
+        for phase, start, period, sequences, window, near in zip(*self._copy(names, 0)):
+            if phase != wanted or not period:
                 continue
             if start >= opened_ns and start + period <= closed_ns:
                 inside.append((sequences, period))
@@ -239,7 +250,7 @@ class StepLog:
         same = len(alike[1]) >= _FEW
         profiled, plain = alike if same else [[period for _, period in found] for found in (inside, outside)]
         return {
-            "phase": "decode", "step_us": _microseconds(percentile(sorted(profiled), 50)),
+            "phase": layout.PHASES[wanted], "step_us": _microseconds(percentile(sorted(profiled), 50)),
             "unprofiled_step_us": _microseconds(percentile(sorted(plain), 50)), "profiled_steps": len(profiled),
             "unprofiled_steps": len(plain), "same_batch": same,
         }  # fmt: skip
