@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from traceanalyzer.collect import attach
+from traceanalyzer.collect import attach, check
 from traceanalyzer.collect.options import parse
 from traceanalyzer.collect.version import tool_version
 
@@ -51,6 +51,7 @@ class Engine(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.engine, self.folder = engine, folder
         self.calls: list[tuple[str, Any]] = []
+        self.gets: list[str] = []
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.body: dict[str, Any] = {}
         self.takes_names = True
@@ -78,10 +79,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Engine
 
     def do_GET(self) -> None:
+        self.server.gets.append(self.path)
         vllm = self.server.engine == "vllm"
         pages = {
             "/version": (200, b'{"version": "0.33.0"}') if vllm else (404, b""),
             "/server_info": (404, b"") if vllm else (200, b'{"version": "0.5.23", "model_path": "/m"}'),
+            "/start_profile": (405, b""),
             "/metrics": (200, METRICS.format(self.server.running).encode()),
         }
         self._answer(*self.server.answers.get(self.path, pages.get(self.path, (404, b""))))
@@ -309,3 +312,21 @@ def test_a_signal_stops_the_servers_profiler(number: signal.Signals, engine: Eng
         process.wait()
     assert process.returncode == 130 and "Traceback" not in said
     assert [path for path, _ in engine.calls] == ["/start_profile", "/stop_profile"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"], indirect=True)
+def test_a_check_asks_the_server_and_starts_nothing(
+    engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = parse(["--check", "--attach", engine.url, "-o", str(tmp_path), "--disk", "1MB"], "1")
+    assert check.run(options) == 0
+    assert engine.url in capsys.readouterr().out and engine.calls == []
+    if engine.engine == "sglang":
+        assert "/start_profile" not in engine.gets, "there even GET would start a window"
+        return
+    engine.answers["/start_profile"] = (404, b"")
+    assert check.run(options) == 1
+    assert "--profiler-config" in capsys.readouterr().out
+    engine.answers["/version"] = (404, b"")
+    assert check.run(options) == 1
+    assert "neither vLLM nor SGLang" in capsys.readouterr().out

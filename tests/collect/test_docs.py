@@ -14,7 +14,7 @@ from traceanalyzer.collect.options import Options, parse
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "collect.md").read_text(encoding="utf-8")
 OF_OTHERS = {
-    "--profiler-config", "--enable-metrics", "--port", "--model-path", "--batch", "--nproc-per-node",
+    "--profiler-config", "--enable-metrics", "--port", "--model-path", "--batch", "--nproc-per-node", "--from-file",
 }  # fmt: skip
 """Options of the commands that are recorded."""
 

@@ -65,10 +65,9 @@ def run(options: Options) -> int:
 
 def _warn(server: Server, options: Options) -> None:
     least, most = _STALL[options.record_shapes]
-    named = {"vllm": "vLLM", "sglang": "SGLang"}[server.engine] + (f" {server.version}" if server.version else "")
     say(
-        f"{named} at {server.url}: one window of {options.steps} steps, at most {options.window_s:g} s. Its end stops "
-        f"the server for {least:g} to {most:g} s per 100 000 recorded events, and a step without CUDA graphs has "
+        f"{server.name} at {server.url}: one window of {options.steps} steps, at most {options.window_s:g} s. Its end "
+        f"stops the server for {least:g} to {most:g} s per 100 000 recorded events, and a step without CUDA graphs has "
         "thousands; each step in it takes longer too"
     )
     if server.engine == "vllm":

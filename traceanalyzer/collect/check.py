@@ -21,6 +21,7 @@ from . import service
 from .interpreter import Interpreter
 from .options import Options
 from .probe import Probed, probe
+from .remote import NO_PROFILER, RemoteError, Server
 from .runtime_folder import Runtime
 
 _PARAMETERS = Path("/proc/driver/nvidia/params")
@@ -54,6 +55,10 @@ def run(options: Options) -> int:
 
 def lines(options: Options) -> Iterator[Line]:
     """All answers, as they are found."""
+    if options.attach:
+        yield _attached(options.attach)
+        yield from _storage(options)
+        return
     command = options.command or ("python3",)
     found = interpreters.find(command)
     yield _command(options)
@@ -63,6 +68,15 @@ def lines(options: Options) -> Iterator[Line]:
     yield from _gpu()
     yield from _engine(options)
     yield _container()
+
+
+def _attached(url: str) -> Line:
+    try:
+        server = Server(url)
+        there = server.has_profiler()
+    except RemoteError as error:
+        return Line(False, "server", str(error), needed=True)
+    return Line(there, "server", f"{server.name} at {server.url}" if there else NO_PROFILER, needed=True)
 
 
 def _command(options: Options) -> Line:

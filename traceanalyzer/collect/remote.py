@@ -18,6 +18,10 @@ START_S = 120.0
 """The first start in a process imports torch's compiler, and all ranks answer."""
 STOP_S = 1800.0
 """vLLM's documentation tells of ten minutes of writing for a large model and a long window."""
+NO_PROFILER = (
+    "this vLLM has no profiler: start it with --profiler-config "
+    """'{"profiler": "torch", "torch_profiler_dir": "/an/absolute/path"}'"""
+)
 _MOST_BYTES = 1 << 20
 
 
@@ -43,6 +47,17 @@ class Server:
         """As it may be shown: without a user's name or password."""
         self.engine, self.version = self._recognise()
 
+    @property
+    def name(self) -> str:
+        """The engine and its version, as a reader knows them."""
+        named = {"vllm": "vLLM", "sglang": "SGLang"}[self.engine]
+        return f"{named} {self.version}" if self.version else named
+
+    def has_profiler(self) -> bool:
+        """Whether a window can be asked for. Starts none. Raises `RemoteError`."""
+        # A vLLM with a profiler has the path for POST only; on SGLang, which always has it, GET would start a window.
+        return self.engine != "vllm" or self._request("GET", "/start_profile", ASK_S)[0] == 405
+
     def start(self, name: str, steps: int, record_shapes: bool, with_stack: bool, folder: str | None) -> None:
         """Start a window that ends by itself after `steps` steps. Raises `RemoteError`.
 
@@ -63,10 +78,7 @@ class Server:
                 body["output_dir"] = folder
         status, text = self._request("POST", "/start_profile", START_S, body)
         if status == 404 and self.engine == "vllm":
-            raise RemoteError(
-                "this vLLM has no profiler: start it with --profiler-config "
-                """'{"profiler": "torch", "torch_profiler_dir": "/an/absolute/path"}'"""
-            )
+            raise RemoteError(NO_PROFILER)
         if status in (401, 403):
             raise RemoteError(f"{self.url} asks for a key (status {status}), which --attach cannot give")
         if status >= 300:
