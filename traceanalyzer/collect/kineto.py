@@ -23,6 +23,7 @@ What could be wrong: the protocol is Kineto's own and has no version. What is no
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import struct
 import threading
@@ -69,7 +70,7 @@ class Daemon:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(str(self._path))
-            self._socket.settimeout(0.5)
+            self._socket.setblocking(False)  # with a time limit, Python would wait in sendto, too
         except OSError:
             self._socket.close()
             raise
@@ -122,24 +123,25 @@ class Daemon:
             return
 
     def _serve(self) -> None:
-        while not self._closing:
-            try:
-                data, sender = self._socket.recvfrom(_LARGEST)
-            except socket.timeout:
-                continue
-            except OSError:
-                return
-            answer = self._answer(data)
-            if answer is None:
-                self.refused += 1
-            elif sender:
-                self._reply(answer, sender)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            while not self._closing:
+                if selector.select(0.2):
+                    self._serve_one()
 
-    def _reply(self, answer: bytes, sender: str) -> None:
-        try:  # never wait for a process that does not read
-            self._socket.sendto(answer, socket.MSG_DONTWAIT, sender)
+    def _serve_one(self) -> None:
+        try:
+            data, sender = self._socket.recvfrom(_LARGEST)
         except OSError:
             return
+        answer = self._answer(data)
+        if answer is None:
+            self.refused += 1
+        elif sender:
+            try:
+                self._socket.sendto(answer, sender)
+            except OSError:  # it has ended, or does not read: nobody waits for it
+                return
 
     def _answer(self, data: bytes) -> bytes | None:
         """The datagram to answer with, or None where the question is none of Kineto's."""
