@@ -60,7 +60,8 @@ def full_about() -> About:
     }  # fmt: skip
     process = {
         "pid": 7, "rank": 0, "world_size": 2, "torch": "2.13.0",
-        "model": {**MODEL, "secret_sauce": "x", "path": "/home/x"}, "engines": {"transformers": "5.24.0", "vllm": "0.33.0"}, "gpu": {"name": "H200", "memory_bytes": 150 << 30},
+        "model": {**MODEL, "secret_sauce": "x", "path": "/home/x"},
+        "engines": {"transformers": "5.24.0", "vllm": "0.33.0"}, "gpu": {"name": "H200", "memory_bytes": 150 << 30},
     }  # fmt: skip
     return About(
         process=process, steplog=log.summary(NOW + 10**9), overhead=log.overhead(NOW + 2 * 10**8, NOW + 10**9), gpu=gpu,

@@ -97,12 +97,9 @@ class Spool:
         self._facts: dict[str, Any] = {}
         self._done: dict[int, dict[str, Any]] = {}
         self._trouble: str | None = None
-        self._retry_at = 0.0
-        self._maintain_at = 0.0
-        self._largest_raw = 0
-        self._recorded_ns = 0
-        self._taken = 0
-        self._lost = 0
+        self._retry_at = self._maintain_at = 0.0
+        self._largest_raw = self._recorded_ns = 0
+        self._taken = self._lost = 0
         self._worker = self._start()
 
     @property
@@ -281,8 +278,7 @@ class Spool:
 
     def _target(self, window: Window, raw: RawWindow, about: About, found: Scan) -> Path:
         """Where the file goes. A process without a rank counts as rank 0 in its name only."""
-        opened = blocks.opened_ns(raw, found) or window.requested_ns
-        rank = blocks.rank(about.process, found) or 0
+        opened, rank = blocks.opened_ns(raw, found) or window.requested_ns, blocks.rank(about.process, found) or 0
         return self.folder / free_name(self.folder, this_host(), raw.pid, rank, opened)
 
     def _sampling(self, raw: RawWindow, found: Scan) -> Sampling:
@@ -300,8 +296,7 @@ class Spool:
             raw.path.with_suffix(".meta.json").unlink()
 
     def _tell(self, entry: Mapping[str, Any]) -> None:
-        files = entry["files"]
-        size = sum(file["bytes"] for file in files)
+        files, size = entry["files"], sum(file["bytes"] for file in entry["files"])
         path = str(self.folder / files[0]["name"] if len(files) == 1 else self.folder)
         many = f" of {len(files)} processes" if len(files) > 1 else ""
         say(
@@ -344,8 +339,12 @@ class Spool:
             self._shelf.clean()
             self._make_room(set())
             self._shelf.forget_empty(time.time() - self.plan.keep_s)
-            present = {path.name for path in self.folder.iterdir()}
-            self._manifest.drop_files(self._manifest.names() - present, "removed")
+            self._note_removed()
+
+    def _note_removed(self) -> None:
+        """Take off the list what others deleted. Raises `OSError`."""
+        present = {path.name for path in self.folder.iterdir()}
+        self._manifest.drop_files(self._manifest.names() - present, "removed")
 
     def _meet(self, error: OSError) -> str:
         """A write failed: stop recording until the disk is well. Returns the reason to count it under."""
@@ -356,8 +355,7 @@ class Spool:
     def _stop(self, reason: str) -> None:
         if self._trouble != reason:
             complain(f"no window is recorded any more: {_HINTS[reason]}; what is whole is kept, the command runs on")
-        self._trouble = reason
-        self._retry_at = time.monotonic() + self.plan.retry_s
+        self._trouble, self._retry_at = reason, time.monotonic() + self.plan.retry_s
 
     def _look_again(self) -> None:
         """Record again where the disk takes as much as the largest raw trace, and its compressed copy, need."""
@@ -383,6 +381,8 @@ class Spool:
 
     def _end(self) -> None:
         """Complete the manifest and let go of the folder."""
+        with contextlib.suppress(OSError):
+            self._note_removed()
         self._manifest.facts["finished_at"] = timestamp(time.time_ns())
         self._manifest.changed = True
         self._write_manifest(now=True)
