@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from traceanalyzer.catalog import gpus
+from traceanalyzer.trace.collector import number, section, word
 from traceanalyzer.trace.tables import DeviceProperties, Metadata
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
@@ -139,6 +140,16 @@ def _kind(properties: DeviceProperties | None, metadata: Metadata, launches_are_
     return "rocm" if amd or hip else "cuda"
 
 
+def _as_collected(metadata: Metadata, device: int) -> DeviceProperties | None:
+    """The GPU as the collector names it, for a trace without a device block; None where it does not."""
+    gpu = section(metadata.collector, "gpu")
+    name, memory = word(gpu, "name"), number(gpu, "memory_bytes")
+    if name is None:
+        return None
+    size = int(memory) if memory is not None and memory > 0 else None
+    return DeviceProperties(device, name, size, compute_major=None, compute_minor=None, num_sms=None, warp_size=None)
+
+
 def describe(metadata: Metadata, device: int, launches_are_hip: bool, limits: Limits) -> DeviceInfo:
     """Identify the accelerator that a trace calls `device`.
 
@@ -148,6 +159,8 @@ def describe(metadata: Metadata, device: int, launches_are_hip: bool, limits: Li
     properties = next((p for p in metadata.devices if p.id == device), None)
     if properties is None and len(metadata.devices) == 1:
         properties = metadata.devices[0]
+    if not metadata.devices:
+        properties = _as_collected(metadata, device)
     gpu, identified_by = None, None
     if limits.gpu is not None:
         gpu, identified_by = gpus.find(limits.gpu), "--gpu"

@@ -165,8 +165,8 @@ def kv_cache(timeline: Timeline, read_per_token: float | None) -> KvCache | None
         read_per_token: KV bytes that attention reads per token of context, None unknown.
     """
     written = _written(timeline)
-    reserved = written.reserved_bytes if written else None
     facts = _recorded(timeline.trace)
+    reserved = _number(facts, "kv_reserved_bytes") or (written.reserved_bytes if written else None)
     each = _number(facts, "kv_bytes_per_token")
     if each is None and _alone(timeline.trace) and "kv_lora_rank" not in facts:
         layers, heads, dim = (_number(facts, key) for key in ("layers", "kv_heads", "head_dim"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from traceanalyzer.analysis import held
 from traceanalyzer.analysis.forecast import StepModel
 from traceanalyzer.analysis.timeline import Timeline
+from traceanalyzer.trace.collector import number, section
 
 USABLE = 0.9
 """Share of the device's memory that engines plan with (vLLM's gpu_memory_utilization by default)."""
@@ -67,7 +68,7 @@ def use(timeline: Timeline, weights: held.Weights | None, decode: StepModel | No
         weight_bytes=weights.held if weights else None,
         kv_bytes_per_token=cache.bytes_per_token if cache else None,
         kv_reserved_bytes=cache.reserved_bytes if cache else None,
-        kv_used_bytes=used,
+        kv_used_bytes=number(section(timeline.trace.metadata.collector, "model"), "kv_used_bytes") or used,
         free_bytes=max(free, 0.0) if free is not None else None,
         max_sequences=room,
         source="recorder" if "shapes" not in sources else "shapes",

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from traceanalyzer.analysis import activity as activities
-from traceanalyzer.analysis import cost as costs
 from traceanalyzer.analysis import (
+    beside,
     devices,
     floor,
     forecast,
@@ -36,6 +36,7 @@ from traceanalyzer.analysis import (
     verdict,
     work,
 )
+from traceanalyzer.analysis import cost as costs
 from traceanalyzer.errors import InputError, UnsupportedTraceError
 from traceanalyzer.trace import windows
 from traceanalyzer.trace.tables import Note, Trace
@@ -129,6 +130,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         notes.extend((*trace.quality, *facts.notes))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
+    notes.extend(beside.notes([device.timeline for device in analysed]))
     notes.extend(quality.windows([device.timeline for device in analysed]))
     notes.extend(quality.missing_ranks(traces))
     notes.extend(quality.unknown_work(main.timeline))

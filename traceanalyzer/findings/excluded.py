@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from traceanalyzer.analysis import beside
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.findings.model import Fact, Finding
 
@@ -18,11 +19,22 @@ IDLE_MATTERS = 0.25
 
 
 def excluded(analysis: Analysis, findings: Iterable[Finding]) -> tuple[Fact, ...]:
-    """What would hardly help, in the order: another GPU, launches, smaller weights and cache, a larger batch."""
+    """What would hardly help: another GPU, launches, smaller weights, a larger batch; and what counters rule out."""
     phase = analysis.verdict.phase
+    counted = tuple(_beside(analysis))
     if phase is None or phase.phase != "decode":
-        return ()
-    return (*_hardly(analysis), *_batch(findings))
+        return counted
+    return (*_hardly(analysis), *_batch(findings), *counted)
+
+
+def _beside(analysis: Analysis) -> Iterator[Fact]:
+    """What the GPU's own counters rule out as a reason; nothing where they say nothing."""
+    trace = analysis.main.timeline.trace
+    clock = beside.clock(trace)
+    if clock.is_full:
+        yield Fact("not_throttled", {"mhz": clock.mhz or 0.0, "most": clock.highest_mhz or 0.0})
+    if beside.other_processes(trace) == 0:
+        yield Fact("gpu_not_shared", {})
 
 
 def _hardly(analysis: Analysis) -> Iterator[Fact]:

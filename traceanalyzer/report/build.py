@@ -12,9 +12,10 @@ from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.report import document as doc
-from traceanalyzer.report import figures, findings, strings, tables
+from traceanalyzer.report import figures, findings, recorded, strings, tables
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
+from traceanalyzer.trace.collector import number, section, word
 from traceanalyzer.trace.tables import Metadata, Note, Source, Window
 
 
@@ -23,6 +24,7 @@ def build(analysis: Analysis) -> doc.Report:
     main_first = sorted(analysis.devices, key=lambda device: device is not analysis.main)
     steps, steps_omitted = tables.step_rows(main_first)
     found = evaluate(analysis)
+    main_trace = analysis.main.timeline.trace
     report = doc.Report(
         schema_version=doc.SCHEMA_VERSION,
         report_id="",
@@ -38,8 +40,8 @@ def build(analysis: Analysis) -> doc.Report:
         quality=_quality(analysis),
         verdict=_verdict(analysis, found),
         span=_span(analysis),
-        profiling=None,
-        service=None,
+        profiling=recorded.profiling(main_trace),
+        service=recorded.service(main_trace),
         phases=[tables.phase_row(device, phase) for device in analysis.devices for phase in device.phases],
         request=figures.request(analysis),
         ledger=[row for device in analysis.devices for row in tables.ledger_rows(device)],
@@ -53,6 +55,9 @@ def build(analysis: Analysis) -> doc.Report:
         cost=figures.cost(analysis),
         findings=findings.rows(analysis, found),
         batching=figures.batching(analysis),
+        steplog=recorded.steplog(main_trace),
+        counters=recorded.counters(main_trace),
+        recording=recorded.recording(analysis),
     )
     return doc.with_id(report)
 
@@ -74,14 +79,15 @@ def _run(analysis: Analysis) -> doc.Run:
     trace = analysis.main.timeline.trace
     producer = trace.metadata.producer or {}
     model = described(trace.metadata.collector, facts.layers)
+    window = section(trace.metadata.collector, "window")
     return doc.Run(
         workload=facts.workload,
         engine=facts.engine,
-        engine_version=producer.get((facts.engine or "").lower()),
+        engine_version=producer.get((facts.engine or "").lower()) or word(window, "engine_version"),
         parallel={},
         graph_mode=facts.graph_mode,
         labels={},
-        sample_weight=None,
+        sample_weight=number(section(trace.metadata.collector, "sampling"), "weight_s"),
         model=model,
     )
 

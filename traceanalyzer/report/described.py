@@ -1,6 +1,7 @@
 """The model that ran, for the document: as its recorder describes it, else the layer count that the trace shows.
 
-What could be wrong: the recorder's word is taken as it stands; a field of another type than the document's is left out.
+A model without a name of its own goes by its architecture. What could be wrong: the recorder's word is taken as it
+stands; a field of another type than the document's is left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ def described(collector: Mapping[str, object] | None, layers: int | None) -> Mod
     block = (collector or {}).get("model")
     said = typing.cast("Mapping[str, object]", block) if isinstance(block, Mapping) else {}
     words = {name: capped(value) for name in _WORDS if isinstance(value := said.get(name), str) and value}
+    if "name" not in words and isinstance(kind := said.get("architecture"), str) and kind:
+        words["name"] = capped(kind)
     counts = {name: value for name in _COUNTS if _count(value := said.get(name))}
     if words or counts:
         return ModelInfo.model_validate({"layers": layers, **words, **counts, "source": "recorder"})

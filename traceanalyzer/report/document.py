@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, StepLog
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.sections import (
     Bound,
@@ -48,6 +49,7 @@ __all__ = [
     "Batching",
     "Bound",
     "Cost",
+    "Counters",
     "DecodeFloor",
     "Device",
     "DeviceKind",
@@ -65,6 +67,8 @@ __all__ = [
     "PrefillIdeal",
     "Profiling",
     "QualityNote",
+    "RecordedWindow",
+    "Recording",
     "Report",
     "Request",
     "Run",
@@ -72,6 +76,7 @@ __all__ = [
     "Service",
     "Span",
     "Step",
+    "StepLog",
     "Tool",
     "TraceInfo",
     "Verdict",
@@ -111,6 +116,9 @@ class Report(Section):
     cost: Cost | None
     findings: list[Finding]
     batching: Batching | None = None
+    steplog: StepLog | None = None
+    counters: Counters | None = None
+    recording: Recording | None = None
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

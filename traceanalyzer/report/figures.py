@@ -85,6 +85,7 @@ def request(analysis: Analysis) -> doc.Request | None:
         tpot_us_p99=us(view.tpot_ns_p99),
         decode_step_flops_over_prefill_flops=view.decode_over_prefill_flops,
         source="steps",
+        requests=view.requests,
     )
 
 

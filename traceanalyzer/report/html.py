@@ -35,6 +35,7 @@ from traceanalyzer.report.views import charts
 from traceanalyzer.report.views.appendix import appendix_view
 from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
 from traceanalyzer.report.views.batching import batching_view
+from traceanalyzer.report.views.beside import beside_view
 from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
@@ -76,6 +77,7 @@ def render(report: Report) -> str:
         batching=batching,
         memory=memory,
         has_what_if=bool(changes or batching or memory),
+        beside=beside_view(report),
         kernels=kernel_view(report),
         appendix=appendix_view(report),
         markdown=markdown.render(report),

@@ -41,13 +41,16 @@ def render(report: Report) -> str:
     first = first_screen(report)
     lines = [f"## {plain(first.title)}"]
     lines += _line(f"**{plain(first.simulated)}.** {text('simulated.meaning')}" if first.simulated else "")
-    lines += ["", _joined(first.ran), "", f"**{plain(first.headline)}**"]
+    lines += ["", _joined(first.ran)]
+    lines += _line(f"**{text('lost.title')}:** {' '.join(map(plain, first.lost))}" if first.lost else "")
+    lines += ["", f"**{plain(first.headline)}**"]
     lines += _line(". ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
     lines += ["", *_quality(first)]
     lines += _line(_joined(first.service))
     lines += _side_by_side([(fact.label, fact.figure) for fact in first.speed])
-    lines += _line(plain(first.work_ratio))
+    lines += _line(" ".join(plain(part) for part in (first.work_ratio, first.log) if part))
     lines += _side_by_side([(meter.label, meter.figure) for meter in first.meters])
+    lines += _line(f"{text('counters.title')}: {_joined(first.counters)}" if first.counters else "")
     lines += _phases(first)
     lines += _line(" ".join(plain(part) for part in (first.floor, first.beyond, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
@@ -87,7 +90,7 @@ def _line(sentence: str) -> list[str]:
 
 def _quality(first: FirstScreen) -> list[str]:
     lines = [". ".join(plain(part) for part in (first.quality, first.profiling) if part) + "."]
-    serious = [note for note in first.quality_notes if note.severity != "info"]
+    serious = [note for note in first.quality_notes if note.severity != "info" and note.message not in first.lost]
     if serious:
         lines.append("")
     lines += [f"- {plain(note.message)}" for note in serious[:_NOTES]]

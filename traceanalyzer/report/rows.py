@@ -33,6 +33,30 @@ def phases_of(report: Report, device: Device | None) -> list[Phase]:
     return sorted(_of(report.phases, device), key=lambda row: PHASES.index(row.phase))
 
 
+def is_joined(report: Report) -> bool:
+    """Whether the report is on several windows of each rank, with time between them that nobody recorded."""
+    return report.recording is not None and len(report.recording.windows) > 1
+
+
+def not_recorded(report: Report, device: Device | None) -> dict[str, float]:
+    """The time of each phase of one device that was not recorded, in microseconds."""
+    held: dict[str, float] = {}
+    for row in ledger_of(report, device):
+        if row.bucket == NOT_RECORDED:
+            held[row.phase] = held.get(row.phase, 0.0) + row.us
+    return held
+
+
+def recorded_phases(report: Report, device: Device | None) -> list[Phase]:
+    """The phases of one device; of several windows only their recorded time, and no phase that has none."""
+    phases = phases_of(report, device)
+    if not is_joined(report):
+        return phases
+    held = not_recorded(report, device)
+    recorded = [(row, row.duration_us - held.get(row.phase, 0.0)) for row in phases]
+    return [row.model_copy(update={"duration_us": us}) for row, us in recorded if us > 0]
+
+
 def step_count(report: Report, phase: str) -> int:
     """How many complete steps of a phase the slowest device has."""
     return sum(row.steps for row in phases_of(report, slowest_device(report)) if row.phase == phase)

@@ -217,6 +217,7 @@ class Request(Section):
     tpot_us_p99: float | None
     decode_step_flops_over_prefill_flops: float | None
     source: str
+    requests: int | None = None  # sequences whose prompts were read
 
 
 class LedgerRow(Section):

@@ -47,6 +47,9 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
         yield _text(f"{first.simulated}. {text('simulated.meaning')}", "bold yellow")
     yield _text(first.title, "bold")
     yield _joined(first.ran)
+    if first.lost:
+        yield from (Text(), _text(text("lost.title"), "bold yellow"))
+        yield from (Padding(_text(line, "yellow"), (0, 0, 0, 2)) for line in first.lost)
     yield Text()
     yield _text(first.headline, "bold cyan")
     if first.confidence or first.does_not_help:
@@ -57,10 +60,11 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
         yield from (Text(), _heading("service.title"), _facts(first.service))
     if first.speed:
         yield from (Text(), _heading("speed.title"), _side_by_side(first.speed))
-    if first.work_ratio:
-        yield _indented(first.work_ratio)
+    yield from (_indented(line) for line in (first.work_ratio, first.log) if line)
     if first.meters:
         yield from (Text(), _heading(first.meters_title), _meters(first.meters))
+    if first.counters:
+        yield Padding(Group(_heading("counters.title"), _joined(first.counters)), (0, 0, 0, 2))
     if first.phases:
         yield from (Text(), _phases(first))
     if first.floor:
@@ -119,7 +123,7 @@ def _facts(facts: Iterable[Fact]) -> Padding:
 
 def _quality(first: FirstScreen) -> Iterable[RenderableType]:
     yield _text(first.quality, _STYLES[first.quality_severity])
-    serious = [note for note in first.quality_notes if note.severity != "info"]
+    serious = [note for note in first.quality_notes if note.severity != "info" and note.message not in first.lost]
     for note in serious[:_NOTES]:
         yield Padding(_text(note.message, _STYLES[note.severity]), (0, 0, 0, 2))
     if len(serious) > _NOTES:

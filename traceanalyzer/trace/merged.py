@@ -47,6 +47,8 @@ def _gpu(sections: Sequence[Section]) -> Section:
         lists = [value for value in values if isinstance(value, list)]
         read = [(number(section, key), weight) for section, weight in zip(sections, weights, strict=True)]
         known = [(value, weight) for value, weight in read if value is not None]
+        if key in ("throttle_reasons", "throttle_shares"):
+            continue
         if lists:
             merged[key] = list(dict.fromkeys(item for value in lists for item in value))
         elif not known:
@@ -57,7 +59,26 @@ def _gpu(sections: Sequence[Section]) -> Section:
             merged[key] = sum(value for value, _ in known)
         else:
             merged[key] = sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
-    return merged
+    return merged | _throttling(sections, weights)
+
+
+def _throttling(sections: Sequence[Section], weights: Sequence[float]) -> dict[str, object]:
+    """Each reason with its share of all windows' time, most frequent first; nothing where no window knows of any."""
+    shares: dict[str, float] = {}
+    known = 0.0
+    for gpu, weight in zip(sections, weights, strict=True):
+        reasons, parts = gpu.get("throttle_reasons"), gpu.get("throttle_shares")
+        if number(gpu, "throttle_share") is None and not isinstance(reasons, list):
+            continue
+        known += weight
+        listed = [str(reason) for reason in reasons] if isinstance(reasons, list) else []
+        for place, reason in enumerate(listed):
+            part = parts[place] if isinstance(parts, list) and place < len(parts) else None
+            shares[reason] = shares.get(reason, 0.0) + (part if isinstance(part, int | float) else 0.0) * weight
+    if not known:
+        return {}
+    ranked = sorted(shares, key=lambda reason: (-shares[reason], reason))
+    return {"throttle_reasons": ranked, "throttle_shares": [shares[reason] / known for reason in ranked]}
 
 
 def _overhead(sections: Sequence[Section]) -> Section:

@@ -17,6 +17,7 @@ import pandas as pd
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.steps.model import NOT_EXECUTED, Bools, Ints, Workload
 from traceanalyzer.analysis.steps.submission import launch_names
+from traceanalyzer.trace.collector import section, word
 from traceanalyzer.trace.tables import KERNEL, Trace
 
 _TRAINING_OPS = re.compile(
@@ -41,7 +42,8 @@ _NAMESPACES = (
     ("TensorRT-LLM", re.compile(r"^(?:trtllm|tensorrt_llm)::")),
     ("LMDeploy", re.compile(r"^lmdeploy::")),
 )
-_PRODUCERS = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "atom": "ATOM"}
+_PRODUCERS = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "atom": "ATOM",
+              "transformers": "Transformers"}  # fmt: skip
 
 
 def is_training(trace: Trace) -> bool:
@@ -64,12 +66,15 @@ def is_capture(trace: Trace, activity: Activity) -> bool:
 
 
 def engine(trace: Trace, labels: list[str | None]) -> str | None:
-    """The engine that ran, by its step labels, its ops' namespaces, or the recorded versions; None where unsaid.
+    """The engine that ran, by its collector, its step labels, its ops' namespaces, or versions; None where unsaid.
 
     Args:
         trace: the trace.
         labels: the engine of each step label found.
     """
+    collected = word(section(trace.metadata.collector, "window"), "engine")
+    if collected is not None:
+        return _PRODUCERS.get(collected.lower(), collected)
     said = [label for label in labels if label]
     if said:
         return max(set(said), key=said.count)

@@ -232,6 +232,8 @@ RULED_OUT_BY: Mapping[str, str] = {
     "kv_half": "Halving the KV cache would save {share:%} of a decode step.",
     "larger_batch": "A larger batch gives no more throughput: {sequences:n} per step, and from {ridge:n} on matrix "
     "products are bound by compute.",
+    "not_throttled": "Throttling: the SM clock was at {mhz:n} of {most:n} MHz, and nothing held it down.",
+    "gpu_not_shared": "Other processes: none used the GPU during the recording.",
     "larger_batch_memory": "A larger batch does not fit: the memory holds {room:n} sequences of this length.",
 }
 """What would hardly help, with its number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from traceanalyzer.report.strings.beside import BESIDE
 from traceanalyzer.report.strings.parts import PARTS
 
 TEXT: Mapping[str, str] = {
@@ -123,6 +124,7 @@ TEXT: Mapping[str, str] = {
     "cost.assumptions": "Taken for granted",
     "flag": "above the sheet limit {dash} check",
     **PARTS,
+    **BESIDE,
 }
 
 

@@ -43,7 +43,8 @@ QUALITY: Mapping[str, str] = {
     "windows_left_out": "{detail} windows were read; the other {count} would take more memory than one large trace. "
     "Give their files to read them.",
     "windows_overlap": "{count} window{s} overlap{v} another one in time and {were} left out.",
-    "windows_without_ranks": "{count} window{s} lack{v} a rank (of {detail}): a slower one may be missing there.",
+    "windows_without_ranks": "{count} window{s} {have} no file of some ranks ({detail}): a slower one may be missing "
+    "there.",
     "recording_unreadable": "The recording's manifest could not be read; the traces beside it were read one by one.",
     "recording_files_missing": "{count} file{s} that the recording names {are} not there: deleted for room, or not "
     "copied along.",
@@ -56,6 +57,11 @@ QUALITY: Mapping[str, str] = {
     "other_processes_left_out": "{count} window{s} of other processes {were} left out: they are no ranks of this run.",
     "cold_start": "The process' first steps are in the recording: they include warming up, so the prefill takes longer "
     "than later ones do.",
+    # what was recorded beside the trace
+    "gpu_throttled": "The GPU's clock was held down ({detail}): kernels take longer than the sheet allows for.",
+    "gpu_shared": "{count} other process{es} used the GPU during the recording: it took time that no trace shows.",
+    "window_not_typical": "A decode step in the recorded windows differs by {detail} from those without the profiler: "
+    "take the kernels' times from here, and rates from the step log.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
     # what is counted less exactly than the rest

@@ -38,7 +38,7 @@ class PhaseView:
 def phase_view(report: Report) -> PhaseView | None:
     """The phases of the slowest device, or None when there is none."""
     device = rows.slowest_device(report)
-    phases = rows.phases_of(report, device)
+    phases = rows.recorded_phases(report, device)
     if not phases:
         return None
     several = any(row.step_us and row.steps > 1 for row in phases)

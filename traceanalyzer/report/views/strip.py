@@ -1,12 +1,13 @@
 """What the step strip draws: one lane per phase along time, at most a thousand marks, and the slowest steps in numbers.
 
-Up to that many steps each step is one mark. Beyond it time is cut into equal bins and a mark says how much of its bin
-the steps of its lane cover, so gaps stay visible. What could be wrong: in a binned strip single steps are not told
-apart, and a gap shorter than a bin only lightens it.
+Of several windows the time between them is left out. Up to that many steps each step is one mark. Beyond it time is
+cut into equal bins and a mark says how much of its bin the steps of its lane cover, so gaps stay visible. What could be
+wrong: in a binned strip single steps are not told apart, and a gap shorter than a bin only lightens it.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,7 @@ class StripView:
     lanes: tuple[Lane, ...]
     ticks: tuple[str, ...]
     omitted: str
+    windows: str
     slowest: tuple[StepRow, ...]
     total: int
 
@@ -78,10 +80,13 @@ def strip_view(report: Report) -> StripView | None:
     steps = rows.steps_of(report, device)
     if not steps:
         return None
+    recorded = _Clock(report)
+    slowest = sorted(steps, key=lambda step: (-step.duration_us, step.index))[:_TABLE_ROWS]
+    steps = [step.model_copy(update={"start_us": recorded.at(step.start_us)}) for step in steps]
     start = 0.0
     length = max(step.start_us + step.duration_us for step in steps)
     if device and not report.steps_omitted:
-        length = max(length, device.span_us)
+        length = max(length, recorded.at(device.span_us))
     if length <= 0:
         return None
     phases = [phase for phase in rows.PHASES if any(step.phase == phase for step in steps)]
@@ -96,13 +101,30 @@ def strip_view(report: Report) -> StripView | None:
         description = text("steps.strip", count=fmt.count(len(own)), phase=strings.phase_label(phase).lower(),
                            start=_tick(0.0), end=_tick(length))  # fmt: skip
         lanes.append(Lane(phase, strings.phase_label(phase), description, tuple(marks)))
-    slowest = sorted(steps, key=lambda step: (-step.duration_us, step.index))[:_TABLE_ROWS]
     omitted = ""
     if report.steps_omitted:
         shown, total = len(report.steps), len(report.steps) + report.steps_omitted
         omitted = text("steps.omitted", shown=fmt.count(shown), total=fmt.count(total))
     ticks = tuple(_tick(length * tick / (_TICKS - 1)) for tick in range(_TICKS))
-    return StripView(tuple(lanes), ticks, omitted, tuple(_row(step, start) for step in slowest), len(steps))
+    windows = text("steps.windows") if rows.is_joined(report) else ""
+    return StripView(tuple(lanes), ticks, omitted, windows, tuple(_row(step, start) for step in slowest), len(steps))
+
+
+class _Clock:
+    """Time without what lies between the windows of a report; all of it where there is only one."""
+
+    def __init__(self, report: Report) -> None:
+        windows = report.recording.windows if report.recording and rows.is_joined(report) else []
+        self._starts = [max(window.start_us, 0.0) for window in windows]
+        ends = [window.start_us + window.duration_us for window in windows]
+        self._before = [0.0]
+        for start, end in zip(self._starts[1:], ends[:-1], strict=True):
+            self._before.append(self._before[-1] + max(start - end, 0.0))
+
+    def at(self, us: float) -> float:
+        """A time of the span on this clock, in microseconds."""
+        window = bisect.bisect_right(self._starts, us) - 1
+        return us - self._before[max(window, 0)]
 
 
 def _marks(steps: Sequence[Step], start: float, length: float, titled: bool) -> list[Mark]:

@@ -15,6 +15,7 @@ from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Device, QualityNote, Report
 from traceanalyzer.report.strings.labels import GRAPH_MODES, WORKLOADS
 from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.beside import counters_line, log_line, lost, profiling_line
 from traceanalyzer.report.views.beyond import beyond_floor
 from traceanalyzer.report.views.findings import FindingView, findings_view
 from traceanalyzer.report.views.pieces import (
@@ -65,6 +66,7 @@ class FirstScreen:
 
     title: str
     simulated: str
+    lost: tuple[str, ...]
     subject: tuple[str, ...]
     ran: tuple[Fact, ...]
     headline: str
@@ -79,6 +81,8 @@ class FirstScreen:
     service: tuple[Fact, ...]
     speed: tuple[Fact, ...]
     work_ratio: str
+    log: str
+    counters: tuple[Fact, ...]
     meters_title: str
     meters: tuple[Meter, ...]
     phases: tuple[PhaseLine, ...]
@@ -101,11 +105,12 @@ def first_screen(report: Report) -> FirstScreen:
     notes = sorted(report.quality, key=lambda note: _SEVERITY_ORDER.index(note.severity))
     bound = report.verdict.bound
     ruled_out = report.verdict.ruled_out
-    lines = [phase_line(row) for row in rows.phases_of(report, device)]
+    lines = [phase_line(row) for row in rows.recorded_phases(report, device)]
     findings = findings_view(report)
     return FirstScreen(
         title=_title(report, device),
         simulated=simulated(report),
+        lost=lost(report),
         subject=tuple(_subject(report, device)),
         ran=tuple(_ran(report, device)),
         headline=report.verdict.headline,
@@ -116,7 +121,7 @@ def first_screen(report: Report) -> FirstScreen:
         quality=_quality_badge(notes),
         quality_severity=notes[0].severity if notes else "clean",
         quality_notes=tuple(notes),
-        profiling=_profiling(report),
+        profiling=profiling_line(report),
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
         meters_title="meters.title" if (report.span.gpu_util or 0.0) >= BUSY else "meters.title_idle",
@@ -128,6 +133,8 @@ def first_screen(report: Report) -> FirstScreen:
         ideal=prefill_lead(report.prefill_ideal, rows.step_count(report, "prefill")) if report.prefill_ideal else "",
         limits="" if limits_known(device) or _said(notes, "gpu_unknown") else text("limits.hint"),
         work_ratio=_work_ratio(report),
+        log=log_line(report),
+        counters=counters_line(report),
         actions=tuple(row for row in findings.found if row.action)[:_ACTIONS] if findings else (),
         nothing_to_do=findings.nothing if findings else "",
         ruled_out=tuple(ruled_out[1:]),
@@ -155,7 +162,7 @@ def _ran(report: Report, device: Device | None) -> list[Fact]:
     facts: list[tuple[str, str | None]] = [
         ("ran.gpu", device_name(device) if device_name(device) == fmt.UNKNOWN else None),
         ("ran.workload", _workload(report)),
-        ("ran.span", fmt.duration(report.span.duration_us)),
+        ("ran.span", _span(report, device)),
         ("ran.steps", _steps(report, device)),
         ("ran.recorded", _recorded(report)),
         ("ran.traces", _trace_names(report)),
@@ -163,6 +170,16 @@ def _ran(report: Report, device: Device | None) -> list[Fact]:
     if len(report.devices) > 1:
         facts.insert(1, ("appendix.devices", text("ran.devices", count=len(report.devices))))
     return [Fact(text(key), Figure(value)) for key, value in facts if value]
+
+
+def _span(report: Report, device: Device | None) -> str:
+    """How long the analysed span is; of several windows, how much of it they recorded."""
+    whole = fmt.duration(report.span.duration_us)
+    if not rows.is_joined(report):
+        return whole
+    time = report.span.duration_us - sum(rows.not_recorded(report, device).values())
+    windows = report.recording.windows_read if report.recording else 1
+    return text("ran.span_windows", time=fmt.duration(time), count=fmt.count(windows), over=whole)
 
 
 def _workload(report: Report) -> str:
@@ -204,20 +221,6 @@ def _quality_badge(notes: list[QualityNote]) -> str:
     keys = {"error": "quality.errors", "warning": "quality.warnings", "info": "quality.infos"}
     parts = [text(keys[name], count=many, s="" if many == 1 else "s") for name, many in counts.items() if many]
     return text("quality.badge", counts=", ".join(parts))
-
-
-def _profiling(report: Report) -> str:
-    cost = report.profiling
-    if cost is None:
-        return ""
-    if cost.overhead_share is None:
-        return text("profiling.step", with_=fmt.duration(cost.step_us)) if cost.step_us is not None else ""
-    share = fmt.percent(cost.overhead_share)
-    if cost.step_us is None or cost.unprofiled_step_us is None:
-        return text("profiling.share", share=share)
-    return text(
-        "profiling", share=share, with_=fmt.duration(cost.step_us), without=fmt.duration(cost.unprofiled_step_us)
-    )
 
 
 def _service(report: Report) -> list[Fact]:
