@@ -135,9 +135,11 @@ class Recording:
         self._end = exit_code, signal
         self._ends.set()
 
-    def remove(self) -> None:
-        """Remove the runtime folder, unless processes of the command still run in it."""
+    def remove(self) -> int:
+        """Remove the runtime folder, unless processes of the command still run in it: their number."""
+        left = self.runtime.alive()
         self.runtime.remove()
+        return len(left)
 
     def _run(self) -> None:
         while not self._ends.wait(TICK_S):

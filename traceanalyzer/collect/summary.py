@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from .recording import Recording
 
 
-def lines(recording: Recording) -> Iterator[str]:
-    """The lines, without a prefix."""
+def lines(recording: Recording, left: int) -> Iterator[str]:
+    """The lines, without a prefix. `left`: processes of the command that run on."""
+    if left:
+        yield f"{_count(left, 'process', 'processes')} of the command with torch run on, unrecorded"
     yield from _why_nothing(recording)
     manifest = recording.spool.manifest()
     for what, counts in (("triggers without a window", recording.windows.dropped), ("not kept", manifest["dropped"])):

@@ -29,8 +29,8 @@ USAGE = 2
 _TICK_S = 0.05
 _AT_ONCE = (signal.SIGCONT, signal.SIGTSTP, signal.SIGWINCH)
 """Passed on without closing a window: they end nothing."""
-_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""After these the command is expected to end: no window is opened any more."""
+_ENDING = (signal.SIGTERM, signal.SIGQUIT)
+"""After these the command is expected to end: no window is opened any more. A script may well outlive the others."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -167,7 +167,7 @@ class Supervisor:
         for number in held:
             if number:  # 0: the terminal has sent it to the command already
                 command.send(number)
-        if self._recording is not None and not any(number in _ENDING or not number for number in held):
+        if self._recording is not None and not any(number in _ENDING for number in held):
             self._recording.resume()
 
     def _end_recording(self, signals: Signals | None, exit_code: int | None, number: int | None) -> None:
@@ -182,8 +182,8 @@ class Supervisor:
             elif any(came not in _AT_ONCE for came in signals.wait(_TICK_S)):
                 complain("stopped before the recording was complete")
                 break
-        recording.remove()
-        for line in summary.lines(recording):
+        left = recording.remove()
+        for line in summary.lines(recording, left):
             say(line)
 
     def _explain(self, failed: Any) -> None:
