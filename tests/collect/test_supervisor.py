@@ -72,12 +72,12 @@ def test_streams_files_and_words_reach_the_command_untouched(tmp_path: Path) -> 
     os.close(write)
     try:
         done = running.run(
-            ["sh", "-c", f"cat; cat /dev/fd/{read}; printf '%s|' \"$@\"; echo err >&2", "sh", "--help", "-o", "a b", ""],
+            ["sh", "-c", f"cat; cat /dev/fd/{read}; printf '%s|' \"$@\"; echo err >&2", "sh", "-h", "-o", "a b", ""],
             tmp_path / "out", "-q", stdin=None, input="from stdin\n", pass_fds=[read],
         )  # fmt: skip
     finally:
         os.close(read)
-    assert done.stdout == "from stdin\nfrom a pipe\n--help|-o|a b||"
+    assert done.stdout == "from stdin\nfrom a pipe\n-h|-o|a b||"
     assert done.stderr == "err\n"
 
 
