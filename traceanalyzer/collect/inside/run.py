@@ -10,6 +10,7 @@ children that are started with the same flags are not recorded.
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import sys
 from types import ModuleType
@@ -46,12 +47,14 @@ def run(words: list[str]) -> None:
     """Run the target that `words` name: a script, or what follows -m or -c, and its arguments."""
     if not isolated() and sys.path and os.path.abspath(sys.path[0] or ".") == FOLDER:
         del sys.path[0]  # this file's folder, where the target's own belongs
+    own = sys.modules["__main__"].__dict__
     main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__dict__.update(__builtins__=sys.modules["builtins"], __spec__=None, __doc__=None, __package__=None)
+    main.__dict__.update({name: own[name] for name in own if name in ("__builtins__", "__annotations__")})
     try:
         if words[0] == "-m":
             _module(words[1:])
         elif words[0] == "-c":
+            main.__dict__["__loader__"] = importlib.machinery.BuiltinImporter
             _execute(compile(words[1], "<string>", "exec"), main, ["-c", *words[2:]], "")
         else:
             _script(words, main)
@@ -78,7 +81,7 @@ def _script(words: list[str], main: ModuleType) -> None:
         import runpy
 
         sys.argv[:] = words
-        sys.path.insert(0, words[0])
+        sys.path.insert(0, path)
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         return
     try:
@@ -87,9 +90,10 @@ def _script(words: list[str], main: ModuleType) -> None:
     except OSError as error:
         sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
         raise SystemExit(2) from None
-    from importlib.machinery import SourceFileLoader
 
-    main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+    main.__dict__.update(
+        __file__=path, __cached__=None, __loader__=importlib.machinery.SourceFileLoader("__main__", path)
+    )
     _execute(compile(source, path, "exec"), main, words, os.path.dirname(os.path.realpath(path)))
 
 
