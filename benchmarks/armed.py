@@ -57,7 +57,7 @@ def measure(blocks: int) -> dict[str, float]:
     passes = {"input_ids": ids, "attention_mask": ids, "position_ids": ids, "cache": cache, "use_cache": True}
     with torch.inference_mode():
         model(**{**passes, "return_dict": True})
-        wrapped = steps.annotate(nothing, huggingface.describe, huggingface.compiled)
+        wrapped = steps.annotate(nothing, huggingface.describe)
         bare, armed, describing = least_ns(
             [
                 lambda: nothing(model, **passes, return_dict=True),

@@ -18,7 +18,7 @@ import torch
 from tests.collect.runtime import Runtime, Step, read_ring
 from traceanalyzer.analysis.steps import labels
 from traceanalyzer.collect.inside import guard, layout, runtime, steps
-from traceanalyzer.collect.inside.description import Description
+from traceanalyzer.collect.inside.description import Compiled, Description
 
 DECODE = Description("decode", 2, 2, 30, 30, 0, 0, 0)
 
@@ -72,8 +72,8 @@ class Engine:
         raise KeyError("theirs")
 
 
-def wrapped(method: str, say: Any = describe, flags: Any = None) -> Any:
-    made = type("Made", (Engine,), {method: steps.annotate(getattr(Engine, method), say, flags)})
+def wrapped(method: str, say: Any = describe) -> Any:
+    made = type("Made", (Engine,), {method: steps.annotate(getattr(Engine, method), say)})
     return made()
 
 
@@ -150,9 +150,9 @@ def test_errors_of_ours_are_counted_and_give_up_in_the_end(recording: Recording)
 def test_a_description_that_does_not_fit_the_ring_costs_only_its_sizes(recording: Recording) -> None:
     assert wrapped("step", lambda *_: Description("decode", -1)).step(1) == (1, None)
     assert wrapped("step", lambda *_: Description("unheard of")).step(1) == (1, None)
-    assert guard.failures["record"][0] == 1
+    assert guard.failures["record"][0] == 2
     wrapped("step").step()
-    assert [step.sums[:2] for step in recording.steps] == [("decode", 0), ("other", 0), ("decode", 2)]
+    assert [step.sums[:2] for step in recording.steps] == [("other", 0), ("other", 0), ("decode", 2)]
 
 
 def test_the_label_of_an_open_window_reads_back(recording: Recording) -> None:
@@ -233,9 +233,8 @@ def test_threads_measure_their_own_steps(recording: Recording) -> None:
     assert list(Counter(step.thread for step in recording.steps).values()) == [50, 50]
 
 
-def test_flags_are_asked_of_the_instance(recording: Recording) -> None:
-    engine = wrapped("step", flags=lambda instance: layout.FLAG_COMPILED if isinstance(instance, Engine) else 0)
-    engine.step()
+def test_a_compiled_step_is_flagged(recording: Recording) -> None:
+    wrapped("step", lambda *_: Compiled("decode")).step()
     assert [step.flags for step in recording.steps] == [layout.FLAG_COMPILED]
 
 

@@ -54,9 +54,8 @@ def length(cache: Any, tokens: int) -> int | None:
             return _of_older_release(cache, tokens)
         _plain.add(type(cache))
     for layer in cache.layers:
-        read = _reads.get(type(layer))
-        if read is None:
-            read = _reads[type(layer)] = _how(layer.__dict__)
+        kind = type(layer)
+        read = _reads[kind] if kind in _reads else _reads.setdefault(kind, _how(layer.__dict__))
         if read == _SHAPE:
             keys = layer.keys
             if keys is None:
@@ -129,7 +128,7 @@ def _followed(original: Callable[..., Any], change: Callable[..., None], compili
     def followed(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if not compiling():
-            attempt("cache", None, change, (self, *args))
+            attempt("cache", None, change, self, *args)
         return result
 
     return followed

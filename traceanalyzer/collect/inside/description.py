@@ -26,6 +26,12 @@ class Description(NamedTuple):
     new_sequences: int | None = None
 
 
+class Compiled(Description):
+    """A step that runs what torch.compile made."""
+
+    __slots__ = ()
+
+
 Describe = Callable[..., Optional[Description]]
 """Takes the arguments of the wrapped method, its instance first; None: this call is no step."""
 Facts = Callable[[Any], "Dict[str, Any]"]

@@ -12,7 +12,6 @@ from typing import Any, Callable
 
 GIVE_UP = 20
 MOST_PLACES = 32
-_NOTHING: dict[str, Any] = {}
 failures: dict[str, list] = {}  # type: ignore[type-arg]
 """Place -> [count, last error]. The error is its type and the line of ours it came from: a message may hold data."""
 
@@ -44,14 +43,12 @@ class guarded(contextlib.ContextDecorator):
         return True
 
 
-def attempt(
-    place: str, otherwise: Any, call: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] = _NOTHING
-) -> Any:
+def attempt(place: str, otherwise: Any, call: Callable[..., Any], *args: Any) -> Any:
     """What `call` gives, or `otherwise` where it fails or has failed too often: `guarded` for what every step runs."""
     if failures and given_up(place):
         return otherwise
     try:
-        return call(*args, **kwargs)
+        return call(*args)
     except Exception as error:
         note(place, error)
         return otherwise

@@ -68,9 +68,13 @@ def _hooks(mine: list[str]) -> Iterator[tuple[str, _Hook]]:
 
 def _run(name: str, hooks: list[_Hook], module: Any) -> None:
     for hook in hooks:
-        attempt(f"hook {name}", None, hook, (module,))
+        attempt(f"hook {name}", None, hook, module)
     _hooked.append(name)
-    attempt("hello", None, process.hello, (), {"hooks": _hooked, "engines": torchfacts.engines()})
+    attempt("hello", None, _tell_engines)
+
+
+def _tell_engines() -> None:
+    process.hello(hooks=_hooked, engines=torchfacts.engines())
 
 
 def _wrapping(name: str, describe: Describe) -> _Hook:
@@ -93,7 +97,7 @@ def _telling(describe: Describe, facts: Facts) -> Describe:
         found = describe(instance, *args, **kwargs)
         if found is not None and found.phase != "other" and id(instance) not in told:
             told.add(id(instance))
-            attempt("engine facts", None, _tell, (facts, instance))
+            attempt("engine facts", None, _tell, facts, instance)
         return found
 
     return describe_and_tell

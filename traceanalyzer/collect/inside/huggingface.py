@@ -25,13 +25,16 @@ from typing import Any, Callable
 
 from . import caches, steps
 from . import model as models
-from .description import Description
+from .description import Compiled, Description
 from .guard import attempt
-from .layout import FLAG_COMPILED
 from .runtime import process
 from .torchfacts import running
 
 _PREFILLING, _DRAFTING, _VERIFYING = 1, 2, 4
+
+
+_CACHES = ("cache", "past_key_values", "cache_params")
+"""What the cache is called, the newest name first."""
 
 
 class _Thread(threading.local):
@@ -46,13 +49,13 @@ _new = tuple.__new__
 class _Known:
     """A model that was met: how it is called, and what has been told of it."""
 
-    __slots__ = ("cache_type", "encoder", "facts", "has_cache", "ids", "names", "plain", "reference")
+    __slots__ = ("cache", "cache_type", "encoder", "facts", "ids", "names", "plain", "reference")
 
     def __init__(self, model: Any) -> None:
         key = id(model)
         self.reference = weakref.ref(model, lambda _: _known.pop(key, None))
         self.names = tuple(inspect.signature(type(model).forward).parameters)[1:]
-        self.has_cache = bool({"past_key_values", "cache", "cache_params"} & set(self.names))
+        self.cache = next((name for name in _CACHES if name in self.names), "")
         self.encoder = _is_encoder(model)
         self.ids = "decoder_input_ids" if "decoder_input_ids" in self.names else "input_ids"
         self.plain = not self.encoder and self.ids == "input_ids"
@@ -63,36 +66,44 @@ class _Known:
 _known: dict[int, _Known] = {}
 
 
-def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description:
-    """The pass that `model(*args, **kwargs)` runs; the model is the first of `args`."""
+def describe(args: tuple[Any, ...], kwargs: dict[str, Any], compiled: bool = False) -> Description:
+    """The pass that `model(*args, **kwargs)` runs; the model is the first of `args`.
+
+    Args:
+        args: the call's, the model first.
+        kwargs: the call's.
+        compiled: whether it runs what torch.compile made; where not, the model itself is asked.
+    """
     model = args[0]
+    fields = model.__dict__
     known = _known.get(id(model)) or _meet(model)
     if len(args) > 1:
         kwargs = {**kwargs, **dict(zip(known.names, args[1:]))}
-    get = kwargs.get
-    ids = get(known.ids)
+    ids, cache = kwargs.get(known.ids), kwargs.get(known.cache)
     if ids is None:
-        ids = get("inputs_embeds") if known.plain else get("decoder_inputs_embeds")
+        ids = kwargs.get("inputs_embeds" if known.plain else "decoder_inputs_embeds")
         if ids is None:
             return _without_ids(known)
     shape = ids.shape
-    batch, tokens = (shape[0], shape[1]) if len(shape) > 1 else (1, shape[0])
-    cache = get("cache")
+    batch, tokens = shape if len(shape) == 2 else shape[:2] if len(shape) > 1 else (1, shape[0])
     if cache is None:
-        cache = get("past_key_values")
-        if cache is None:
-            cache = get("cache_params")
+        cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
     before = 0 if cache is None else caches.length(cache, tokens)
     if before is None:
-        before = _by_mask(cache, get("attention_mask"), tokens)
+        before = _by_mask(cache, kwargs.get("attention_mask"), tokens)
     elif before and known.cache_type is not type(cache):
-        attempt("cache facts", None, _tell_cache, (known, cache))
-    if not known.plain or (model.training and sys.modules["torch"].is_grad_enabled()):
-        return _special(known, model, kwargs, batch, tokens, before)
-    if before and tokens == 1 and not _thread.doing:
+        attempt("cache facts", None, _tell_cache, known, cache)
+    if not compiled:
+        made = fields.get("_compiled_call_impl") or fields.get("forward")
+        compiled = made is not None and hasattr(made, "_torchdynamo_orig_callable")
+    if not known.plain or (fields["training"] and sys.modules["torch"].is_grad_enabled()):
+        found = _special(known, fields, kwargs, (batch, tokens), before)
+        return Compiled(*found) if compiled else found
+    if before and tokens == 1 and not _thread.doing:  # as below, in less time
         context = batch * (before + 1)
-        return _new(Description, ("decode", batch, batch, context, context, 0, 0, 0))
-    return _described(batch, tokens, before, 0, get("use_cache"))
+        return _new(Compiled if compiled else Description, ("decode", batch, batch, context, context, 0, 0, 0))
+    found = _described(batch, tokens, before, 0, kwargs.get("use_cache"))
+    return Compiled(*found) if compiled else found
 
 
 def _described(batch: int, tokens: int, before: int | None, source: int, use_cache: Any = None) -> Description:
@@ -114,12 +125,13 @@ def _described(batch: int, tokens: int, before: int | None, source: int, use_cac
     return Description("prefill", total, batch, context, pairs, total, batch, starting)
 
 
-def _special(known: _Known, model: Any, kwargs: Any, batch: int, tokens: int, before: int | None) -> Description:
+def _special(known: _Known, fields: Any, kwargs: Any, shape: tuple[int, int], before: int | None) -> Description:
     """Passes of encoders, of decoders that have one, and of training."""
+    batch, tokens = shape
     total = batch * tokens
     if known.encoder:
         return Description("encoder", total, batch, total, total * tokens)
-    if model.training and sys.modules["torch"].is_grad_enabled():
+    if fields["training"] and sys.modules["torch"].is_grad_enabled():
         return Description("other", total, batch, total, total * tokens)
     encoded = kwargs.get("encoder_outputs")
     if encoded is not None:
@@ -134,7 +146,7 @@ def _special(known: _Known, model: Any, kwargs: Any, batch: int, tokens: int, be
 
 def _without_ids(known: _Known) -> Description:
     """Encoders of pictures and sound, and models that are called in a way of their own."""
-    return Description("encoder" if known.encoder or not known.has_cache else "other")
+    return Description("encoder" if known.encoder or not known.cache else "other")
 
 
 def _by_mask(cache: Any, mask: Any, tokens: int) -> int | None:
@@ -157,8 +169,8 @@ def _meet(model: Any) -> _Known:
     """Describe a model when it first runs, before its step is timed."""
     known = _known[id(model)] = _Known(model)
     if not known.encoder:
-        known.facts = attempt("model facts", {}, models.facts, (model,))
-        attempt("hello", None, _tell, (known, bool(_thread.doing & _DRAFTING)))
+        known.facts = attempt("model facts", {}, models.facts, model)
+        attempt("hello", None, _tell, known, bool(_thread.doing & _DRAFTING))
     return known
 
 
@@ -184,32 +196,21 @@ def _tell_cache(known: _Known, cache: Any) -> None:
 def wrap_models(module: Any) -> None:
     """Called with `transformers.modeling_utils`."""
     owner = module.PreTrainedModel
-    owner.__call__ = steps.annotate(owner.__call__, describe, compiled)
-
-
-def compiled(model: Any, *_: Any) -> int:
-    """Whether the call ran what `model.compile()` made, or a compiled function in the place of `forward`."""
-    forward = model.__dict__.get("forward")
-    made = forward is not None and hasattr(forward, "_torchdynamo_orig_callable")
-    return FLAG_COMPILED if made or model._compiled_call_impl is not None else 0
+    owner.__call__ = steps.annotate(owner.__call__, describe)
 
 
 def wrap_compiled(module: Any) -> None:
     """Called with `torch._dynamo.eval_frame`: what it makes of a model never runs the class' own `__call__`."""
     owner = module.OptimizedModule
-    owner.__call__ = steps.annotate(owner.__call__, _describe_module, _always_compiled)
+    owner.__call__ = steps.annotate(owner.__call__, _describe_module)
     plain = module.OptimizeContext.__call__
 
     @functools.wraps(plain)
     def compile_one(self: Any, compiled: Any) -> Any:
         made = plain(self, compiled)
-        return attempt("compiled", made, _annotated, (compiled, made))
+        return attempt("compiled", made, _annotated, compiled, made)
 
     module.OptimizeContext.__call__ = compile_one
-
-
-def _always_compiled(*_: Any) -> int:
-    return FLAG_COMPILED
 
 
 def _annotated(compiled: Any, made: Any) -> Any:
@@ -218,7 +219,7 @@ def _annotated(compiled: Any, made: Any) -> Any:
     name = getattr(compiled, "__name__", "")
     if name not in ("forward", "__call__", "_wrapped_call_impl") or not _is_model(model):
         return made
-    return steps.annotate(made, lambda args, kwargs: describe((model, *args), kwargs), _always_compiled)
+    return steps.annotate(made, lambda args, kwargs: describe((model, *args), kwargs, True))
 
 
 def _is_model(module: Any) -> bool:
@@ -234,13 +235,13 @@ def _describe_module(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Descripti
     module = args[0]
     original = module._orig_mod
     if _is_model(original):
-        return describe((original, *args[1:]), kwargs)
+        return describe((original, *args[1:]), kwargs, True)
     if module not in _inner:
         found = next((each for each in original.modules() if _is_model(each)), None)
         _inner[module] = None if found is None else weakref.ref(found)
     reference = _inner[module]
     model = None if reference is None else reference()
-    return None if model is None else describe((model, *args[1:]), kwargs)
+    return None if model is None else describe((model, *args[1:]), kwargs, True)
 
 
 def wrap_generation(module: Any) -> None:

@@ -54,7 +54,7 @@ class Search:
     def look(self) -> None:
         """Wrap what is there by now."""
         for name in list(self._names):
-            if attempt(_place(name), False, self._found, (name,)):
+            if attempt(_place(name), False, self._found, name):
                 self._names.remove(name)
                 failures.pop(_place(name), None)
                 attempt("hello", None, process.hello)

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from . import layout
-from .description import Description
+from .description import Compiled, Description
 from .guard import failures, note
 
 _PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
@@ -100,25 +100,30 @@ class Process:
         self.ring = ring
 
     def write_step(self, description: Description, start: int, end: int, flags: int, window: int, thread: int) -> None:
-        """Add one record: a step between two times in epoch nanoseconds; what is unknown of it is 0 in the ring."""
+        """Add one record: a step between two times in epoch nanoseconds; what is unknown of it is 0 in the ring.
+
+        Raises nothing, whatever the description holds.
+        """
         ring = self.ring
         if ring is None:
             return
-        phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, _, new_sequences = description
-        if prefill_tokens is None and phase == "prefill":
-            prefill_tokens = tokens
-        kind, duration = _PHASES.get(phase, 0), end - start if end > start else 0
         index = next(self._numbers)
         place = _PAGE + index % _CAPACITY * _RECORD_SIZE
+        duration = end - start if end > start else 0
+        phase, tokens, sequences, context_sum, query_context_sum, prefill_tokens, _, new = description
+        if type(description) is Compiled:
+            flags |= layout.FLAG_COMPILED
+        if prefill_tokens is None and phase == "prefill":
+            prefill_tokens = tokens
         try:
             _pack_record(
                 ring, place, start, duration, context_sum or 0, query_context_sum or 0, index & 0xFFFF_FFFF,
-                tokens or 0, sequences or 0, prefill_tokens or 0, new_sequences or 0, kind, flags, window & 0xFFFF,
+                tokens or 0, sequences or 0, prefill_tokens or 0, new or 0, _PHASES[phase], flags, window & 0xFFFF,
                 thread,
             )  # fmt: skip
-        except struct.error as error:  # a size that cannot be: the step is kept without any
+        except (struct.error, KeyError) as error:  # what cannot be: the step is kept without any size
             note("record", error)
-            _pack_record(ring, place, start, duration, 0, 0, index & 0xFFFF_FFFF, 0, 0, 0, 0, kind, flags, 0, thread)
+            _pack_record(ring, place, start, duration, 0, 0, index & 0xFFFF_FFFF, 0, 0, 0, 0, 0, flags, 0, thread)
         if index >= self._written:  # two threads: the count never goes back
             self._written = index + 1
             ring[_COUNT : _COUNT + 8] = _pack_word(index + 1)  # in one piece, see `layout`

@@ -24,9 +24,8 @@ from .runtime import process
 
 OTHER = Description("other")
 _Call = Callable[..., Any]
-_Flags = Optional[Callable[[Any], int]]
 _Describe = Callable[["tuple[Any, ...]", "dict[str, Any]"], Optional[Description]]
-"""Both are handed on as they are: to spread named arguments over a call costs as much as all else that is done here."""
+"""Takes them as they are: to spread named arguments over a call costs as much as all else that is done here."""
 
 
 class _Thread(threading.local):
@@ -56,19 +55,18 @@ def meet_recorder(boundary: Callable[[], int]) -> None:
     _boundary = boundary
 
 
-def annotate(original: _Call, describe: _Describe, flags: _Flags = None) -> _Call:
+def annotate(original: _Call, describe: _Describe) -> _Call:
     """The callable, each outermost call of which is a step.
 
     Args:
         original: a method or a function.
         describe: takes the call's positional and named arguments, and says what the step is; None: the call is none.
-        flags: takes the instance and gives the record's flags, `layout.FLAG_*`.
     """
     if inspect.iscoroutinefunction(original):
         return _annotate_awaited(original, describe)
     if inspect.isgeneratorfunction(original):
         return _annotate_generator(original, describe)
-    return (_annotate_method if _takes_self(original) else _annotate_function)(original, describe, flags)
+    return (_annotate_method if _takes_self(original) else _annotate_function)(original, describe)
 
 
 def spread(describe: Describe) -> _Describe:
@@ -81,36 +79,38 @@ def _takes_self(original: _Call) -> bool:
     return code is not None and code.co_argcount > 0 and code.co_varnames[0] == "self"
 
 
-def _annotate_method(original: _Call, describe: _Describe, flags: _Flags) -> _Call:
+def _annotate_method(original: _Call, describe: _Describe) -> _Call:
     compiling = getattr(getattr(sys.modules.get("torch"), "compiler", None), "is_compiling", _never)
-    thread, now = _thread, time.time_ns
+    thread, now, write = _thread, time.time_ns, process.write_step
 
     # Dynamo tells compiled models apart by the frame's variables: as in the original, the model is `self`.
     @functools.wraps(original)
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if compiling() or thread.inside:
             return original(self, *args, **kwargs)
-        description = attempt("describe", OTHER, describe, ((self, *args), kwargs))
+        description = attempt("describe", OTHER, describe, (self, *args), kwargs)
         if description is None:
             return original(self, *args, **kwargs)
         window = _boundary() if process.ring is not None or attempt("ring", False, process.ensure) else 0
-        scope = attempt("label", None, _enter, (description,)) if window else None
-        thread.inside = True
+        scope = attempt("label", None, _enter, description) if window else None
         failed = layout.FLAG_FAILED
         start = now()
         try:
+            thread.inside = True
             result = original(self, *args, **kwargs)
             failed = 0
             return result
         finally:
             end = now()
             thread.inside = False
-            attempt("step", None, _end, (description, start, end, failed, flags, self, window, scope))
+            if scope is not None:
+                attempt("label", None, scope.__exit__, None, None, None)
+            write(description, start, end, failed, window, thread.native or _native())
 
     return method
 
 
-def _annotate_function(original: _Call, describe: _Describe, flags: _Flags) -> _Call:
+def _annotate_function(original: _Call, describe: _Describe) -> _Call:
     """As a method of nobody."""
 
     def called(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -119,7 +119,7 @@ def _annotate_function(original: _Call, describe: _Describe, flags: _Flags) -> _
     def described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
         return describe(args[1:], kwargs)
 
-    method = _annotate_method(called, described, flags)
+    method = _annotate_method(called, described)
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -136,17 +136,6 @@ def _enter(description: Description) -> Any:
     scope = torch.autograd.profiler.record_function(label(process.steps, description))
     scope.__enter__()
     return scope
-
-
-def _end(
-    description: Description, start: int, end: int, found: int, flags: _Flags, instance: Any, window: int, scope: Any
-) -> None:
-    """Leave the label and write the record; `found` are flags already."""
-    if scope is not None:
-        scope.__exit__(None, None, None)
-    if flags is not None:
-        found |= flags(instance)
-    process.write_step(description, start, end, found, window, _thread.native or _native())
 
 
 def _native() -> int:
@@ -172,15 +161,15 @@ def label(number: int, description: Description) -> str:
 def _annotate_awaited(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     async def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, (args, kwargs))
+        description = attempt("describe", OTHER, describe, args, kwargs)
         start, failed = time.time_ns(), layout.FLAG_FAILED
         try:
             result = await original(*args, **kwargs)
             failed = 0
             return result
         finally:
-            if description is not None and process.ensure():
-                attempt("step", None, _end, (description, start, time.time_ns(), failed, None, None, 0, None))
+            if description is not None and attempt("ring", False, process.ensure):
+                process.write_step(description, start, time.time_ns(), failed, 0, _native())
 
     return step
 
@@ -188,15 +177,15 @@ def _annotate_awaited(original: _Call, describe: _Describe) -> _Call:
 def _annotate_generator(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, (args, kwargs))
+        description = attempt("describe", OTHER, describe, args, kwargs)
         start, failed = time.time_ns(), layout.FLAG_FAILED
         try:
             result = yield from original(*args, **kwargs)
             failed = 0
             return result
         finally:
-            if description is not None and process.ensure():
-                attempt("step", None, _end, (description, start, time.time_ns(), failed, None, None, 0, None))
+            if description is not None and attempt("ring", False, process.ensure):
+                process.write_step(description, start, time.time_ns(), failed, 0, _native())
 
     return step
 
