@@ -1,0 +1,127 @@
+"""A service under `collect` in mode sample, recorded on demand by Kineto's own thread; one run for all tests."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collect import generation, running
+from tests.collect.running import SCRIPT, Recorded
+
+
+class _Unix(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=60)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _ask(path: Path, token: str, method: str, target: str) -> tuple[int, bytes]:
+    connection = _Unix(path)
+    try:
+        connection.request(method, target, headers={"Authorization": f"Bearer {token}", "Content-Length": "0"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the run did: the trace that the request brought, what was refused, and what was left."""
+
+    brought: dict[str, Any]
+    too_soon: int
+    recorded: Recorded
+    code: int
+    told: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    output = tmp_path_factory.mktemp("sampled") / "out"
+    address = output.parent / "socket"
+    assert len(str(address)) <= 107
+    options = ("--listen", f"unix:{address}", "--min-gap", "2s", "--steps", "8", "-v")
+    with running.started([sys.executable, str(SCRIPT), "busy"], output, *options) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"generated {generation.NEW}\n"
+        lines: list[str] = []
+        threading.Thread(target=lambda: lines.extend(process.stdout or ()), daemon=True).start()
+        token = (output / "token").read_text().strip()
+        end = time.monotonic() + 60
+        while True:  # Kineto's thread asks for work seconds after torch was imported
+            status, body = _ask(address, token, "POST", "/windows?wait=60&steps=5")
+            if status != 503 or time.monotonic() > end:
+                break
+            time.sleep(0.5)
+        assert status == 200, body
+        brought = json.loads(gzip.decompress(body))
+        process.send_signal(signal.SIGUSR2)
+        time.sleep(0.3)
+        too_soon, _ = _ask(address, token, "POST", "/windows")
+        _until_second_window(address, token)
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(running.TIMEOUT_S)
+        told = process.stderr.read() if process.stderr else ""
+    (output / "token").unlink()
+    yield Served(brought, too_soon, running.read(output), code, told)
+
+
+def _until_second_window(address: Path, token: str) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        _, body = _ask(address, token, "GET", "/windows")
+        if b'"signal"' in body:
+            return
+        time.sleep(0.2)
+    raise AssertionError("SIGUSR2 led to no window")
+
+
+def test_the_service_ends_by_the_signal_it_was_sent(served: Served) -> None:
+    assert served.code == -signal.SIGTERM, served.told
+    assert served.recorded.manifest["signal"] == signal.SIGTERM
+
+
+def test_a_request_brings_its_window_and_a_second_one_at_once_is_refused(served: Served) -> None:
+    first = served.recorded.traces[0]
+    assert served.brought == first.content
+    assert served.too_soon in (409, 429)
+    assert sum(served.recorded.manifest["refused"].values()) >= 1
+
+
+def test_every_trigger_led_to_one_window_with_its_reason(served: Served) -> None:
+    windows = served.recorded.manifest["windows"]
+    assert [window["reason"] for window in windows] == ["http", "signal"]
+    assert [len(window["files"]) for window in windows] == [1, 1]
+    assert windows[1]["weight_s"] > 0
+
+
+def test_kineto_s_own_thread_recorded_labelled_steps(served: Served) -> None:
+    for trace in served.recorded.traces:
+        assert trace.entry["recorder"] == "ondemand"
+        block = trace.content["traceanalyzer"]
+        assert block["window"]["recorder"] == "ondemand"
+        assert block["model"]["layers"] == 2
+        assert block["steplog"]["steps"] > 0
+        labels = trace.labels()
+        assert labels
+        for phase, numbers in labels:
+            per_sequence = generation.PROMPT if phase == "prefill" else 1
+            assert numbers["tokens"] == generation.BATCH * per_sequence
