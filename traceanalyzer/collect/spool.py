@@ -234,7 +234,7 @@ class Spool:
                 files += self._finish(window, raw, abouts.get(raw.pid, About()), missing)
             finally:
                 self._tidy(raw)
-        if not window.raws:
+        if not window.raws and window.failed is None:  # what failed is counted where it did
             self._manifest.count_dropped("no_file")
         entry = window_entry(window, missing, files)
         if files:
@@ -244,7 +244,8 @@ class Spool:
             names = {file["name"] for file in files} - self._make_room({self.folder / file["name"] for file in files})
             entry = {**entry, "files": [file for file in files if file["name"] in names]}
         if entry["files"]:
-            self._tell(entry)
+            if self.plan.mode == "sample" or self.plan.verbose:  # a whole run has several in a second
+                self._tell(entry)
         else:
             self._taken -= 1
             self._lost += 1
