@@ -1,8 +1,8 @@
 """A tiny model in a loop, with a module of its own so that `--step looped:Model.forward` finds it.
 
-    looped.py SECONDS [threads N] [fork] [profile]
+    looped.py SECONDS [threads N] [fork] [profile PAUSE]
 
-Prints, as JSON, how long the longest gap between two steps was and how many steps ran.
+Prints, as JSON, how many steps and sessions of its own profiler there were, and the longest gap between two steps.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ async def serve(until: float, pause: float, threads: int) -> list[float]:
     return found[0]
 
 
-def profiled(until: float) -> None:
+def profiled(until: float, pause: float, done: list[float]) -> None:
     """The script's own profiler, again and again."""
     while time.monotonic() < until:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
             torch.ones(8, 8) @ torch.ones(8, 8)
             time.sleep(0.05)
         assert any(event.name == "aten::mm" for event in prof.events())
-        time.sleep(2)
+        done.append(time.monotonic())
+        time.sleep(pause)
 
 
 def main(seconds: float, words: list[str]) -> None:
@@ -78,9 +79,10 @@ def main(seconds: float, words: list[str]) -> None:
     if "fork" in words and os.fork() == 0:
         loop(until, 0.01)
         os._exit(0)
-    others = []
+    others: list[threading.Thread] = []
+    done: list[float] = []
     if "profile" in words:
-        others.append(threading.Thread(target=profiled, args=(until,)))
+        others.append(threading.Thread(target=profiled, args=(until, float(words[words.index("profile") + 1]), done)))
     for other in others:
         other.start()
     if "threads" in words:
@@ -90,7 +92,8 @@ def main(seconds: float, words: list[str]) -> None:
     for other in others:
         other.join()
     gaps = [later - sooner for sooner, later in pairwise(began)]
-    json.dump({"steps": len(began), "worst_ms": max(gaps) * 1e3, "median_ms": sorted(gaps)[len(gaps) // 2] * 1e3},
+    counts = {"sessions": len(done), "steps": len(began)}
+    json.dump({**counts, "worst_ms": max(gaps) * 1e3, "median_ms": sorted(gaps)[len(gaps) // 2] * 1e3},
               sys.stdout)  # fmt: skip
 
 

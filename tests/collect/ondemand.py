@@ -58,13 +58,16 @@ class OnDemand:
 
     def spawn(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """Start `looped.py` under the runtime."""
-        env = self.runtime.environment(PYTHONPATH=str(HERE), **variables)
+        return self.start(str(HERE / "looped.py"), *words, PYTHONPATH=str(HERE), **variables)
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start Python under the runtime."""
+        env = self.runtime.environment(**variables)
         if self.daemon:
             env.update(kineto.environment(self.runtime.folder, self.raw, env))
         child = subprocess.Popen(
-            [sys.executable, str(HERE / "looped.py"), *words], env=env, stdout=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, *arguments], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.children.append(child)
         return child
 
@@ -100,4 +103,6 @@ class OnDemand:
         """As `kill -9` does, with what it has forked."""
         with contextlib.suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()

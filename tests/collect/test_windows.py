@@ -28,6 +28,10 @@ class Control:
     asked: list[tuple[int, int, int]] = field(default_factory=list)
     span: tuple[int, int] = (0, 0)
     stopped: int = 0
+    held: list[int] = field(default_factory=list)
+
+    def hold_profilers(self, until_ns: int) -> None:
+        self.held.append(until_ns)
 
     def request(self, window: int, steps: int, ms: int) -> None:
         self.asked.append((window, steps, ms))
@@ -233,6 +237,44 @@ def test_the_script_s_own_profiler_keeps_its_place(bench: Bench) -> None:
     (window,) = bench.go(12)
     assert window.failed == Refused("busy", "a profiler of the script's own is running")
     assert not bench.daemon.sent
+
+
+def test_the_script_s_profilers_are_held_back_while_kineto_works(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go(0.25)
+    assert len(bench.control.held) == 1 and not bench.daemon.sent, "first said, then looked once more, then sent"
+    assert bench.control.held[0] > (bench.now + 60) * 1e9
+    bench.go(0.25)
+    assert bench.daemon.sent
+    bench.go(LEAD_S + 2)
+    bench.traces(1, 100)
+    bench.go(1)
+    assert len(bench.control.held) == 1
+    bench.traces(1, 101)
+    bench.go(0.25)
+    assert bench.control.held[1:] == [0]
+
+
+def test_a_profiler_that_was_quicker_goes_first(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go(0.25)
+    bench.rings[101].word(layout.RING_FOREIGN, 1)
+    bench.go(1)
+    assert bench.control.held[1:] == [0] and not bench.daemon.sent
+    bench.rings[101].word(layout.RING_FOREIGN, 0)
+    bench.go(0.5)
+    assert bench.daemon.sent and bench.control.held[2] > 0
+
+
+def test_nobody_is_held_back_by_a_window_that_failed(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go(0.25)
+    bench.control.stopped = 1
+    assert len(bench.go(0.25)) == 1
+    assert bench.control.held[-1] == 0
 
 
 def test_a_busy_kineto_is_not_sent_anything(bench: Bench) -> None:

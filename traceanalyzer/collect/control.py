@@ -47,6 +47,10 @@ class Control:
         self._set(layout.RECORD_FROM_NS, from_ns)
         self._set(layout.RECORD_UNTIL_NS, until_ns)
 
+    def hold_profilers(self, until_ns: int) -> None:
+        """Let no profiler session of the script start before an epoch nanosecond; 0: let them start."""
+        self._set(layout.KINETO_UNTIL_NS, until_ns)
+
     def flush(self) -> None:
         """Let open windows be closed at once and written."""
         self._set(layout.FLUSH_ID, self.word(layout.FLUSH_ID) + 1)

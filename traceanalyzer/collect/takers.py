@@ -24,6 +24,8 @@ LABELS_AFTER_NS = 1_500_000_000
 GAP_S = 5.0
 """From one on-demand window's end to the next one's start."""
 _WRITING_S = 120.0
+_HELD_S = 0.04
+"""From holding the script's profilers back to looking whether one was quicker."""
 _WAIT_FOR_STEPS_S = 20.0
 _ASKED_AGAIN_S = 3.0
 _TORCH_ON_CUDA = (2, 7)
@@ -42,6 +44,9 @@ class Asks(Protocol):
     def record_span(self, from_ns: int, until_ns: int) -> None:
         """When steps carry labels."""
 
+    def hold_profilers(self, until_ns: int) -> None:
+        """Until when no profiler session of the script may start."""
+
 
 class OnDemand:
     """Kineto's own thread records. All processes start at the same time; the end is a time, too."""
@@ -58,6 +63,7 @@ class OnDemand:
         self._start_ns = self._end_ns = 0
         self._closed_by = "time"
         self._over_s = float("-inf")
+        self._held_s: float | None = None
         self._number = 0
 
     def able(self, process: Process) -> bool:
@@ -77,7 +83,23 @@ class OnDemand:
         return "the model's process does not ask for work: its torch was built without Kineto's daemon, or just started"
 
     def hindrance(self, targets: Iterable[Process], now: float) -> str | None:
-        """What keeps a window from starting now."""
+        """What keeps a window from starting now.
+
+        A session of the script that meets one of Kineto's own crashes the process. So such sessions are held back
+        first, and only when none has started by then may the window start.
+        """
+        found = self._hindrance(targets, now)
+        if found is not None:
+            self.release()
+        elif self._held_s is None:
+            self._held_s = now
+            self._control.hold_profilers(int((now + _WRITING_S) * 1e9))
+            found = "the script's profilers are being held back"
+        elif now - self._held_s < _HELD_S:
+            found = "the script's profilers are being held back"
+        return found
+
+    def _hindrance(self, targets: Iterable[Process], now: float) -> str | None:
         if now < self._over_s + GAP_S:
             return "the last window was just now"
         for process in targets:
@@ -122,7 +144,14 @@ class OnDemand:
         if self._open:
             return False
         self._over_s = now
+        self.release()
         return True
+
+    def release(self) -> None:
+        """Let the script's profilers start again."""
+        if self._held_s is not None:
+            self._held_s = None
+            self._control.hold_profilers(0)
 
     def spans(self) -> tuple[int, int]:
         """Start and end of the window, epoch nanoseconds."""
@@ -200,6 +229,9 @@ class AtSteps:
             elif self._is_lost(process, live, now):
                 self.give_up(window, pid)
         return not self._open
+
+    def release(self) -> None:
+        """Nothing is held back: the processes themselves keep sessions apart."""
 
     def spans(self) -> tuple[int, int]:
         """The processes say themselves when they recorded."""

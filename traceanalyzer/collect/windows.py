@@ -103,11 +103,13 @@ class Windows:
             return
         if self._state != "taking" and self._control.word(layout.STOPPED):
             self._fail(Refused("stopped", "recording was stopped before the window began"))
-        elif self._state == "settling":
-            self._settle(window, now)
+        elif self._state == "settling" and not self._settled(window, now):
+            return
         elif self._state == "clearing":
             self._clear(window, now)
-        elif self._taker.collect(window, {process.pid for process in self._processes.live}, now):
+        elif self._state == "taking" and self._taker.collect(
+            window, {process.pid for process in self._processes.live}, now
+        ):
             self._finish()
 
     def finished(self) -> list[Window]:
@@ -127,6 +129,7 @@ class Windows:
         self.tick(now)
         if self.current is not None:
             self._taker.give_up(self.current)
+            self._taker.release()
             self._finish()
 
     def _refusal(self, now: float) -> Refused | None:
@@ -165,19 +168,21 @@ class Windows:
             holders = [process for process in self._processes.live if process.age_s > UNLABELLED_S]
         return [process for process in holders if self._taker.able(process)]
 
-    def _settle(self, window: Window, now: float) -> None:
+    def _settled(self, window: Window, now: float) -> bool:
+        """Whether the batch has settled, or is not to be waited for any longer."""
         stepping = [process for process in self._processes.live if process.stepped_s is not None]
         if not stepping:
             window.labelled = any(process.holds_model for process in self._processes.live)
-            if not window.labelled:
-                self._state, self._since = "clearing", now
-                return
         found = [process.log.settled(int(now * 1e9)) for process in stepping]
-        window.stable = True in found and False not in found
-        if window.stable or (now - self._since >= SETTLE_S and any(state is not None for state in found)):
+        waited = now - self._since >= SETTLE_S
+        if window.labelled:
+            window.stable = True in found and False not in found
+            if waited and all(state is None for state in found):
+                self._fail(Refused("idle", f"no step ran within {SETTLE_S:.0f} s"))
+                return False
+        if window.stable or waited or not window.labelled:
             self._state, self._since = "clearing", now
-        elif now - self._since >= SETTLE_S:
-            self._fail(Refused("idle", f"no step ran within {SETTLE_S:.0f} s"))
+        return self._state == "clearing"
 
     def _clear(self, window: Window, now: float) -> None:
         targets = self._able(now)
@@ -246,6 +251,7 @@ class Windows:
         if window is None:
             return
         self.dropped[why.code] += 1
+        self._taker.release()
         window.failed = why
         window.missing = sorted({*window.missing, *(p.pid for p in self._processes.live if p.holds_model)})
         self._done(window)

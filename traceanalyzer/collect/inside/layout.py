@@ -35,6 +35,9 @@ STOPPED = 56
 """1: no window is opened any more (disk full, quota reached, shutting down)."""
 HEARTBEAT_NS = 64
 """Epoch nanoseconds at which the supervisor was last alive."""
+KINETO_UNTIL_NS = 72
+"""Epoch nanoseconds until which Kineto may be at work on an on-demand window, or about to begin: no session of the
+script may start, since the two together crash. 0: it is not."""
 HEARTBEAT_LIMIT_NS = 10_000_000_000
 """No window is opened when the heartbeat is older."""
 
