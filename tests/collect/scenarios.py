@@ -17,7 +17,9 @@ from transformers import (
     BertConfig,
     BertModel,
     CompileConfig,
+    ContinuousBatchingConfig,
     DynamicCache,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -127,6 +129,15 @@ def assisted() -> None:
     llama().generate(ids(1, 5), assistant_model=llama(1), max_new_tokens=8, do_sample=False)
 
 
+def continuous() -> None:
+    """Three requests with 5, 3 and 7 tokens."""
+    model = llama()
+    settings = ContinuousBatchingConfig(num_blocks=16, max_batch_tokens=64, use_async_batching=False)
+    generation = GenerationConfig(**{**GREEDY, "max_new_tokens": 3}, eos_token_id=-1, pad_token_id=0)
+    prompts = [list(range(3, 8)), list(range(8, 11)), list(range(11, 18))]
+    model.generate_batch(inputs=prompts, generation_config=generation, continuous_batching_config=settings)
+
+
 PLAIN: dict[str, Callable[[], object]] = {
     "batch 1": lambda: llama().generate(ids(1, 5), **GREEDY),
     "batch 4": lambda: llama().generate(ids(4, 7), **GREEDY),
@@ -148,6 +159,7 @@ PLAIN: dict[str, Callable[[], object]] = {
     "bart": lambda: bart().generate(ids(2, 5), **GREEDY),
     "t5 forward": lambda: t5()(input_ids=ids(2, 5), decoder_input_ids=ids(2, 3)),
     "bert": lambda: bert()(ids(2, 6)),
+    "continuous": continuous,
     "embeds": lambda: llama()(inputs_embeds=torch.zeros(2, 3, 32)),
     "positional": positional,
     "static by hand": static_by_hand,

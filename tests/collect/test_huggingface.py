@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.collect.runtime import Runtime, Step
-from traceanalyzer.collect.inside import layout
+from traceanalyzer.collect.inside import continuous, huggingface, layout, steps
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
 Sums = tuple[str, int, int, int, int]
@@ -110,6 +112,36 @@ def test_a_request_that_goes_on_with_a_filled_cache_is_a_prefill_of_what_is_new(
     assert plain.sums("resumed") == [*generation(1, 5), ("prefill", 2, 1, 10, 20), *decodes(1, 10, 3)]
 
 
+def test_requests_that_are_batched_as_they_come_are_steps_of_the_runner(plain: Recorded) -> None:
+    # 5, 3 and 7 tokens: 25 + 9 + 49; then one more each.
+    first = ("prefill", 15, 3, 15, 83)
+    assert plain.sums("continuous") == [first, ("decode", 3, 3, 18, 18), ("decode", 3, 3, 21, 21)]
+    assert [step.new_sequences for step in plain.of("continuous")] == [3, 0, 0]
+
+
+def request(tokens: int, reached: int, prompt: int, name: str = "a") -> Any:
+    state = SimpleNamespace(request_id=name, position_offset=reached, initial_tokens=[0] * prompt)
+    return SimpleNamespace(query_length=tokens, state=state)
+
+
+@pytest.mark.parametrize("in_pairs", [False, True])
+def test_chunks_beside_decoding_requests_are_mixed(monkeypatch: pytest.MonkeyPatch, in_pairs: bool) -> None:
+    """One decodes its 9th token, one runs tokens 4 to 6 of 6, one the first 2 of 5: 9 + 3 x 6 + 2 x 2."""
+    monkeypatch.setattr(huggingface, "meet", lambda model: None)
+
+    def described(*requests: Any) -> tuple[object, ...] | None:
+        inputs: Any = SimpleNamespace(requests_in_batch=list(requests))
+        if in_pairs:
+            pairs = [SimpleNamespace(host_io=None), SimpleNamespace(host_io=inputs)]
+            inputs = SimpleNamespace(io_pairs=pairs, current_pair=1)
+        return continuous.describe((SimpleNamespace(inputs_and_outputs=inputs), None), {})
+
+    assert described(request(1, 9, 7), request(3, 6, 6), request(2, 2, 5)) == ("mixed", 6, 3, 17, 31, 5, 2, 1)
+    assert described(request(1, 9, 8)) == ("decode", 1, 1, 9, 9, 0, 0, 0)
+    assert described(request(1, 8, 8)) == ("prefill", 1, 1, 8, 8, 1, 1, 0)
+    assert described(request(1, 9, 8, "__warmup_DECODING_0__")) == steps.OTHER == described()
+
+
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_an_encoder_runs_once_and_its_tokens_are_context_of_the_decoder(plain: Recorded, name: str) -> None:
     first = ("prefill", 2, 2, 2 * (1 + 5), 2 * (1 + 5))
@@ -149,7 +181,8 @@ def test_steps_follow_each_other(plain: Recorded) -> None:
     for step in plain.steps:
         assert step.start_ns >= ends and step.duration_ns > 0
         ends = step.start_ns + step.duration_ns
-    assert len({step.thread for step in plain.steps}) == 1
+    own = {step.thread for step in plain.of("continuous")}
+    assert len(own) == 1 and len({step.thread for step in plain.steps} - own) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import os
 import sys
 from typing import Any, Callable, Iterator
 
-from . import huggingface, mainscript, recorder, sglang, steps, torchfacts, vllm
+from . import continuous, huggingface, mainscript, recorder, sglang, steps, torchfacts, vllm
 from .description import Describe, Description, Facts
 from .guard import attempt, guarded
 from .runtime import process
@@ -55,6 +55,7 @@ def start(finder: Any, folder: str) -> None:
 def _hooks(mine: list[str]) -> Iterator[tuple[str, _Hook]]:
     """Module, and what to call with it; `mine` gets the names that the script itself is to define."""
     yield from huggingface.HOOKS
+    yield from continuous.HOOKS
     for engine in (vllm, sglang):
         for module, name, describe, facts in engine.HOOKS:
             yield module, _wrapping(name, _telling(describe, facts) if facts is not None else describe)

@@ -76,7 +76,7 @@ def describe(args: tuple[Any, ...], kwargs: dict[str, Any], compiled: bool = Fal
     """
     model = args[0]
     fields = model.__dict__
-    known = _known.get(id(model)) or _meet(model)
+    known = _known.get(id(model)) or meet(model)
     if len(args) > 1:
         kwargs = {**kwargs, **dict(zip(known.names, args[1:]))}
     ids, cache = kwargs.get(known.ids), kwargs.get(known.cache)
@@ -102,6 +102,8 @@ def describe(args: tuple[Any, ...], kwargs: dict[str, Any], compiled: bool = Fal
     if before and tokens == 1 and not _thread.doing:  # as below, in less time
         context = batch * (before + 1)
         return _new(Compiled if compiled else Description, ("decode", batch, batch, context, context, 0, 0, 0))
+    if "cu_seq_lens_q" in kwargs:
+        return _packed(kwargs, batch * tokens, cache is not None)
     found = _described(batch, tokens, before, 0, kwargs.get("use_cache"))
     return Compiled(*found) if compiled else found
 
@@ -123,6 +125,17 @@ def _described(batch: int, tokens: int, before: int | None, source: int, use_cac
     if use_cache is False and not doing & _PREFILLING:
         starting = None  # each pass runs the whole text: nothing tells the first
     return Description("prefill", total, batch, context, pairs, total, batch, starting)
+
+
+def _packed(kwargs: dict[str, Any], tokens: int, cached: bool) -> Description:
+    """A pass over sequences that lie one after the other in one row, told by their bounds (`cu_seq_lens_q`)."""
+    bounds, longest = kwargs["cu_seq_lens_q"], kwargs.get("max_length_q", kwargs.get("max_seqlen_q"))
+    sequences = bounds.shape[0] - 1 if hasattr(bounds, "shape") else None
+    if not cached:
+        return Description("prefill", tokens, sequences, tokens, None, tokens, sequences, sequences)
+    if type(longest) is int and longest == 1:
+        return Description("decode", tokens, sequences, None, None, 0, 0, 0)
+    return Description("mixed", tokens, sequences)
 
 
 def _special(known: _Known, fields: Any, kwargs: Any, shape: tuple[int, int], before: int | None) -> Description:
@@ -165,12 +178,14 @@ def _is_encoder(model: Any) -> bool:
     return "Encoder" in name or "Vision" in name or model.__dict__.get("is_decoder") is False
 
 
-def _meet(model: Any) -> _Known:
+def meet(model: Any) -> _Known:
     """Describe a model when it first runs, before its step is timed."""
-    known = _known[id(model)] = _Known(model)
-    if not known.encoder:
-        known.facts = attempt("model facts", {}, models.facts, model)
-        attempt("hello", None, _tell, known, bool(_thread.doing & _DRAFTING))
+    known = _known.get(id(model))
+    if known is None:
+        known = _known[id(model)] = _Known(model)
+        if not known.encoder:
+            known.facts = attempt("model facts", {}, models.facts, model)
+            attempt("hello", None, _tell, known, bool(_thread.doing & _DRAFTING))
     return known
 
 
