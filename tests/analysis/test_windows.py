@@ -180,3 +180,27 @@ def test_two_generates_are_two_requests(whole: Path) -> None:
     assert (found.request.requests, found.request.output_tokens) == (2, None)
     steps = {phase.phase: phase.steps for phase in found.main.phases}
     assert (steps["prefill"], steps["decode"]) == (2, 2 * (SCENARIO.output - 1))
+
+
+def test_windows_of_two_ranks_are_joined_per_rank(tmp_path: Path) -> None:
+    scenario = replace(SCENARIO, ranks=2, output=5)
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    files = []
+    alone = []
+    for rank, written in enumerate(simulate(scenario, tmp_path / "tp.json", passes)):
+        alone.append(read_trace(written.trace))
+        document = json.loads(Path(written.trace).read_text(encoding="utf-8"))
+        for number, window in enumerate(windowed.cut(document, (2,)), start=1):
+            path = windowed.write(
+                folder, windowed.with_small_ids(window), windowed.block(number, rank), rank, 11 + rank
+            )
+            files.append((path, number, rank, 11 + rank))
+    windowed.manifest(folder, files, mode="sample")
+    found, whole = analysis_of(read_traces([folder])), analysis_of(alone)
+    assert [trace.metadata.rank for trace in found.traces] == [0, 1]
+    assert [len(trace.windows) for trace in found.traces] == [2, 2]
+    for joined, one in zip(found.devices, whole.devices, strict=True):
+        assert joined.timeline.busy.length == one.timeline.busy.length
+        assert [phase.steps for phase in joined.phases if phase.steps] == [1, 4]
+    assert not {note.code for note in found.quality} & {"ranks_not_given", "windows_without_ranks"}

@@ -24,6 +24,7 @@ from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.steps.labels import Kind, Label, merge, parse
 from traceanalyzer.analysis.steps.model import Ints
 from traceanalyzer.analysis.steps.submission import SpanMap, Submission
+from traceanalyzer.trace.collector import number, section
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER, Trace
 
 TAIL = ("sampling", "gemm", "gemv", "softmax", "sort_scan", "reduction")
@@ -40,7 +41,7 @@ class LabelledSteps:
 
     `parent[i]` is the group that group i is a draft pass of, or MISSING; `spans` are the host ranges, for other
     host events to be placed in; the first `host_groups` groups have such a range, the others only a label on the
-    device.
+    device. The range of the groups in `unfinished` was cut by the end of a window.
     """
 
     labels: tuple[Label | None, ...]
@@ -48,11 +49,15 @@ class LabelledSteps:
     group: Ints
     spans: SpanMap
     host_groups: int
+    unfinished: Ints
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Every parsed annotation: `frame` holds thread, device, stream, kind, start_ns, end_ns, external_id, label."""
+    """Every parsed annotation: `frame` holds thread, device, stream, kind, start_ns, end_ns, external_id, label, cut.
+
+    `cut`: the window ended inside the label's range, as its recorder says.
+    """
 
     frame: pd.DataFrame
     labels: tuple[Label, ...]
@@ -75,7 +80,23 @@ def read_labels(trace: Trace) -> LabelTable:
     frame = frame.assign(
         label=frame["name"].map(index).astype(np.int64), end_ns=frame["start_ns"] + frame["duration_ns"]
     )
-    return LabelTable(frame, tuple(kept.values()))
+    labels = tuple(kept.values())
+    return LabelTable(frame.assign(cut=_cut(trace, frame, labels)), labels)
+
+
+def _cut(trace: Trace, frame: pd.DataFrame, labels: tuple[Label, ...]) -> npt.NDArray[np.bool_]:
+    """The host ranges that were open when their window ended: the last ones of it, as many as its recorder counted."""
+    out = np.zeros(len(frame), np.bool_)
+    steps = frame["label"].isin([i for i, label in enumerate(labels) if label.kind == "step"]) & (frame["kind"] == USER)
+    start, end = frame["start_ns"], frame["end_ns"]
+    never = np.iinfo(np.int64).max
+    windows = [(one.metadata, one.start_ns, one.end_ns) for one in trace.windows] or [(trace.metadata, -never, never)]
+    for metadata, opened, closed in windows:
+        count = int(number(section(metadata.collector, "window"), "unfinished_steps") or 0)
+        if count > 0:
+            inside = np.flatnonzero(steps & (start >= opened) & (end <= closed))
+            out[inside[np.argsort(end.to_numpy(np.int64)[inside], kind="stable")][-count:]] = True
+    return out
 
 
 def labelled_steps(
@@ -102,7 +123,8 @@ def labelled_steps(
     if not (group >= 0).any():
         return None
     every = (*labels, *(None,) * cut)
-    return LabelledSteps(every, (*parents, *(MISSING,) * cut), group, spans, host_groups)
+    unfinished = np.unique(owner[host["cut"].to_numpy(np.bool_) & (owner >= 0)])
+    return LabelledSteps(every, (*parents, *(MISSING,) * cut), group, spans, host_groups, unfinished)
 
 
 def _nest(host: pd.DataFrame, labels: tuple[Label, ...]) -> tuple[list[Label], list[int], Ints]:

@@ -161,7 +161,7 @@ def are_complete(known: Measured) -> Bools:
     full = (count == usual) & (count == count.max(initial=0)) & ((count == usual).sum() > 1) & (usual > 0)
     heads = known.facts["logits"] > 0
     tail = heads | (heads.mean() <= 0.5) if len(heads) else heads
-    seen = (known.plan.opened | full) & (known.plan.closed | (full & tail))
+    seen = (known.plan.opened | full) & (known.plan.closed | (full & tail & ~known.plan.cut))
     rows = unanswered_launches(known.trace, known.activity)
     launches = known.trace.launches
     lost = known.plan.locate(launches["thread"].to_numpy(np.int64)[rows], launches["start_ns"].to_numpy(np.int64)[rows])

@@ -29,7 +29,8 @@ class Plan:
 
     rows: group of each row of `tokens.step_rows`; activity: group of each row of `Activity.table`; locate: the group of
     any host event by (thread, time); input: row of `Inputs.frame`, MISSING for none; opened, closed: whether the
-    step's begin and end were recorded; parent: group it is a draft pass of, MISSING; how: what the boundaries rest on.
+    step's begin and end were recorded; cut: whether its recorder says that the window ended in it; parent: group it is a
+    draft pass of, MISSING; how: what the boundaries rest on.
     """
 
     rows: Ints
@@ -40,6 +41,7 @@ class Plan:
     input: Ints
     opened: Bools
     closed: Bools
+    cut: Bools
     how: str
 
     @property
@@ -54,7 +56,7 @@ class Plan:
 
 
 def from_labels(labelled: LabelledSteps, rows: pd.DataFrame, inputs: Inputs) -> Plan:
-    """The plan that step labels give. A label known from the device side only was not recorded whole."""
+    """The plan that step labels give. Labels that only the device has are not whole, nor those that a window cut."""
     count = len(labelled.labels)
     frame = inputs.frame
     owner = labelled.spans.locate(frame["thread"].to_numpy(np.int64), frame["time_ns"].to_numpy(np.int64))
@@ -63,6 +65,8 @@ def from_labels(labelled: LabelledSteps, rows: pd.DataFrame, inputs: Inputs) -> 
         if owner[row] >= 0:
             first[owner[row]] = row
     host = np.arange(count) < labelled.host_groups
+    cut = np.zeros(count, np.bool_)
+    cut[labelled.unfinished] = True
     return Plan(
         rows=labelled.group[rows["row"].to_numpy()],
         activity=labelled.group,
@@ -71,7 +75,8 @@ def from_labels(labelled: LabelledSteps, rows: pd.DataFrame, inputs: Inputs) -> 
         parent=labelled.parent,
         input=first,
         opened=host,
-        closed=host.copy(),
+        closed=host & ~cut,
+        cut=cut,
         how="annotation",
     )
 
@@ -93,5 +98,6 @@ def from_segments(
         input=found.input,
         opened=found.opened,
         closed=found.closed,
+        cut=np.zeros(found.groups, np.bool_),
         how=found.how,
     )
