@@ -29,8 +29,8 @@ class Plan:
 
     rows: group of each row of `tokens.step_rows`; activity: group of each row of `Activity.table`; locate: the group of
     any host event by (thread, time); input: row of `Inputs.frame`, MISSING for none; opened, closed: whether the
-    step's begin and end were recorded; cut: whether its recorder says that the window ended in it; parent: group it is a
-    draft pass of, MISSING; how: what the boundaries rest on.
+    step's begin and end were recorded; cut: whether its recorder says that the window ended in it; parent: group it is
+    a draft pass of, MISSING; how: what the boundaries rest on.
     """
 
     rows: Ints
