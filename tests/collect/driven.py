@@ -24,7 +24,8 @@ _spec = importlib.util.spec_from_file_location(
 sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(sys.modules[_spec.name])
 recorder = importlib.import_module("_traceanalyzer_inside.recorder")
-arbiter = importlib.import_module("_traceanalyzer_inside.arbiter").arbiter
+arbiters = importlib.import_module("_traceanalyzer_inside.arbiter")
+arbiter = arbiters.arbiter
 guard = importlib.import_module("_traceanalyzer_inside.guard")
 layout = importlib.import_module("_traceanalyzer_inside.layout")
 process = importlib.import_module("_traceanalyzer_inside.runtime").process

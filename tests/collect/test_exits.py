@@ -51,9 +51,16 @@ def _window(runtime: Runtime) -> int:
         return layout.read_word(stream.read(layout.PAGE), layout.RING_WINDOW)
 
 
-@pytest.mark.parametrize("place", ["before the stop", "before the file is there"])
-@pytest.mark.parametrize(("name", "error"), [("SIGTERM", ""), ("SIGINT", "KeyboardInterrupt"), ("SIGALRM", "Mine")])
-def test_a_signal_during_our_own_close_waits(tmp_path: Path, place: str, name: str, error: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "place", "error"),
+    [
+        ("SIGTERM", "stop", ""),
+        ("SIGTERM", "save", ""),
+        ("SIGINT", "save", "KeyboardInterrupt"),
+        ("SIGALRM", "stop", "Mine"),
+    ],
+)
+def test_a_signal_during_our_own_close_waits(tmp_path: Path, name: str, place: str, error: str) -> None:
     found = record(
         tmp_path / "r",
         f"""
@@ -62,14 +69,13 @@ class Mine(Exception): pass
 def handler(*_): raise Mine
 signal.signal(signal.SIGALRM, handler)
 kind = recorder.session.Session
-name = {"stop" if place == "before the stop" else "save"!r}
-original = getattr(kind, name)
+original = kind.{place}
 def late(self, *arguments):
     os.kill(os.getpid(), signal.{name})
     for _ in range(1000): pass
     time.sleep(0.05)
     return original(self, *arguments)
-setattr(kind, name, late)
+kind.{place} = late
 tell(w=steps(4))
 tell(w=steps(1))
 """,

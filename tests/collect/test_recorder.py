@@ -48,16 +48,25 @@ def test_a_scope_that_is_left_in_a_later_window_is_in_none(tmp_path: Path) -> No
     found = record(
         tmp_path / "r",
         """
+kind, open_at_start = recorder.session.Session, []
+start = kind.start
+def watched(self):
+    open_at_start.append(len(arbiter.scopes))
+    start(self)
+kind.start = watched
+def work():
+    for _ in range(50): _matrix @ _matrix
+from driven import _matrix
 steps(1)
 for _ in range(20):
-    open_ones = [torch.autograd.profiler.record_function(f"long {n}").__enter__() for n in range(50)]
-    steps(6)
+    open_ones = [torch.autograd.profiler.record_function(f"long {n}").__enter__() for n in range(20)]
+    for _ in range(6): step(work)
     for scope in reversed(open_ones):
         scope.__exit__(None, None, None)
-tell(failures=guard.failures)
+tell(failures=guard.failures, open=max(open_at_start), windows=len(open_at_start))
 """,
     )
-    assert (found.code, found.told) == (0, [{"failures": {}}])
+    assert (found.code, found.told) == (0, [{"failures": {}, "open": 0, "windows": 31}])
     assert [n for left in found.windows() for n in left.labels] == list(range(1, 122))
 
 
@@ -82,7 +91,7 @@ def test_a_step_of_another_thread_that_does_not_end_holds_the_next_window_back(t
     found = record(
         tmp_path / "r",
         """
-recorder.DRAIN_S = 0.2
+arbiters.PATIENCE_S = 0.2
 leave = threading.Event()
 inside = threading.Event()
 def work():
@@ -301,3 +310,42 @@ tell(taken=taken, failures=list(guard.failures))
     )
     assert (found.code, found.told) == (0, [{"taken": [0] * 4, "failures": ["thread"]}])
     assert not found.windows()
+
+
+def test_a_long_operation_of_another_thread_holds_the_next_window_back(tmp_path: Path) -> None:
+    """Its end would be written into memory of the session that is gone; a thread that sleeps is no reason to wait."""
+    found = record(
+        tmp_path / "r",
+        """
+arbiters.PATIENCE_S = 0.1
+large = torch.ones(2500, 2500)
+working, sleeping = threading.Event(), threading.Event()
+ended = []
+def work():
+    working.set()
+    for _ in range(3): large @ large @ large
+    ended.append(time.monotonic_ns())
+def sleep():
+    sleeping.set()
+    time.sleep(30)
+threading.Thread(target=sleep, daemon=True).start()
+sleeping.wait(30)
+before = steps(9)
+thread = threading.Thread(target=work)
+thread.start()
+working.wait(30)
+time.sleep(0.05)
+held = 0
+taken = steps(3)
+opened = None
+while opened is None:
+    if step() > 3: opened = time.monotonic_ns()
+    elif thread.is_alive(): held += 1
+    time.sleep(0.01)
+thread.join()
+tell(before=before, taken=taken, held=held > 0, failures=guard.failures)
+""",
+    )
+    assert (found.code, found.told) == (
+        0, [{"before": [1] * 4 + [2] * 4 + [3], "taken": [3] * 3, "held": True, "failures": {}}]
+    )  # fmt: skip

@@ -8,9 +8,8 @@ runs, which is harmless; when the script leaves it later, nothing is left to do.
 
 What could be wrong: what starts a session in native code, or through a function that was imported before the hooks
 were in place, is not seen; `torch.autograd._profiler_enabled` and an empty result are the second line. Scopes of
-`_RecordFunctionFast`, of `torch.ops.profiler` called directly and of native code are not seen either: they are short,
-and so are operations in flight in other threads, which is why sessions keep `GAP_NS` apart. An operation of another
-thread, outside of any step, that runs longer than that may still crash the process.
+`_RecordFunctionFast`, of `torch.ops.profiler` called directly and of native code are not seen either: they are short.
+Operations in flight in other threads are why sessions keep `GAP_NS` apart, and longer where `bystanders` sees one.
 """
 
 from __future__ import annotations
@@ -23,13 +22,17 @@ import threading
 import time
 from typing import Any, Callable
 
-from . import layout
+from . import kineto_turn, layout
+from .bystanders import Bystanders
 from .exits import held
 from .guard import guarded
 from .runtime import process
 
 GAP_NS = 50_000_000
 """Between two sessions: longer than operations in flight usually last."""
+PATIENCE_S = 2.0
+"""How long a start is held back for operations and steps of other threads."""
+POLL_S = 0.001
 SLACK_NS = 500_000_000
 """By which an on-demand session may start before, or end after, its planned span."""
 STEP_PREFIX = "ta.step["
@@ -61,6 +64,7 @@ class Arbiter:
         self.unfinished: dict[int, tuple[Any, int]] = {}
         self.starting: set[int] = set()
         self.parked: set[int] = set()
+        self.bystanders = Bystanders()
         self.over_ns = 0
         """Monotonic nanoseconds at which the last session, whoever's, ended."""
         self.own = threading.local()
@@ -76,15 +80,29 @@ class Arbiter:
         me = threading.get_ident()
         self.parked.add(me)
         try:
+            turns = kineto_turn.TURNS
+            while not self._announce(patient=turns > 0):
+                kineto_turn.wait()
+                turns -= 1
             with held(), guarded("arbiter"), self.lock:
-                if self.ours and self.give_way is not None:
-                    self.give_way("user_profiler")
-                self.foreign += 1
                 self.prepared += prepares
-                process.set(layout.RING_FOREIGN, self.foreign)
                 self.wait_gap()
+                wait_while(self.hindered)
         finally:
             self.parked.discard(me)
+
+    def _announce(self, patient: bool = True) -> bool:
+        """Close our session and show the script's; False, and nothing is shown, where Kineto is at work on demand."""
+        with held(), guarded("arbiter"), self.lock:
+            if self.ours and self.give_way is not None:
+                self.give_way("user_profiler")
+            self.foreign += 1
+            process.set(layout.RING_FOREIGN, self.foreign)
+            if patient and self.on_demand and self.foreign == 1 and kineto_turn.at_work():
+                self.foreign = 0
+                process.set(layout.RING_FOREIGN, 0)
+                return False
+        return True
 
     def end(self) -> None:
         """A session of the script is over, or could not start."""
@@ -97,6 +115,7 @@ class Arbiter:
     def session_over(self) -> None:
         """Note the time at which a session ended, and end its scopes while none runs."""
         self.over_ns = time.monotonic_ns()
+        self.bystanders.look()
         if not self.foreign:
             self.end_scopes()
 
@@ -160,10 +179,10 @@ class Arbiter:
 
     def hindered(self) -> bool:
         """Whether a thread may still be inside an operation of the last session."""
-        if not self.unfinished:
-            return False
         me = threading.get_ident()
-        return any(self._busy(thread, me) for _, thread in list(self.unfinished.values()))
+        if any(self._busy(thread, me) for _, thread in list(self.unfinished.values())):
+            return True
+        return self.bystanders.busy(self.parked)
 
     def _busy(self, thread: int, me: int) -> bool:
         return thread != me and thread not in self.parked and thread in sys._current_frames()
@@ -178,6 +197,7 @@ class Arbiter:
         self.starting.clear()
         self.parked.clear()
         self.unfinished.clear()
+        self.bystanders.forget()
         self.scopes = {key: found for key, found in self.scopes.items() if found[1] == me}
 
     def wrap_sessions(self) -> None:
@@ -290,6 +310,13 @@ def _leaving(original: Any, arbiter: Arbiter) -> Any:
 
 
 arbiter = Arbiter()
+
+
+def wait_while(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is over, or patience is."""
+    until = time.monotonic() + PATIENCE_S
+    while condition() and time.monotonic() < until:
+        time.sleep(POLL_S)
 
 
 def prepare_fork() -> None:

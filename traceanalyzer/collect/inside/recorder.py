@@ -5,9 +5,11 @@ that goes on, other threads wait at their own boundaries, so that in mode `full`
 thread of ours lives only while a window is open: it sees a flush, and a window whose steps have stopped coming.
 
 What could be wrong: closing holds the interpreter for as long as Kineto takes (a second per 200 000 events), which is
-why a service is recorded `ondemand`. A step of another thread that lasts longer than `DRAIN_S` is cut at the window's
-end, and the next window waits until it is over. Before torch 2.7 a session records the thread that starts it, and
-only that thread may stop it: windows are then opened by the main thread alone, and nobody closes them in its place.
+why a service is recorded `ondemand`. A step of another thread that lasts longer than `arbiter.PATIENCE_S` is cut at the
+window's end, and the next window waits until it is over. Before torch 2.7 a session records the thread that starts it,
+and only that thread may stop it: windows are then opened by the main thread alone, and nobody closes them in its place.
+When the first session of a process starts outside of its main thread, Kineto says on stderr that its init callback must
+run in the thread that registered it; nothing is lost by that.
 """
 
 from __future__ import annotations
@@ -17,23 +19,19 @@ import itertools
 import json
 import os
 import struct
-import sys
 import threading
 import time
 from typing import Any
 
 from . import exits, layout, session
-from .arbiter import SLACK_NS, arbiter, watch_forks
+from .arbiter import SLACK_NS, arbiter, wait_while, watch_forks
 from .guard import given_up, guarded, note
 from .runtime import process
 
-DRAIN_S = 2.0
-"""How long a closing window waits for steps of other threads."""
 RETRY_NS = 100_000_000
 """How often an opening that was refused is tried again, unless a session has ended meanwhile."""
 EXIT_S = 30.0
 """How long a process that ends waits for a window that another thread is writing."""
-POLL_S = 0.001
 WATCH_S = 0.05
 _SPAN = struct.Struct("<QQ")
 
@@ -137,8 +135,6 @@ class Recorder:
         """Number of the last window that this process has answered; in mode `full`, of its last window."""
         self.done = 0
         self.refused_ns = 0
-        self.iterations_in = 0
-        """The process in which Kineto has been told to count steps."""
         self._forks_watched = False
 
     def install(self) -> None:
@@ -184,10 +180,11 @@ class Recorder:
             if session.capturing() or not window.session.may_stop():
                 return 0
             if arbiter.step_runs():
-                _wait_while(arbiter.step_runs)
+                wait_while(arbiter.step_runs)
             self.close(window.due() or "steps")
             if self.full:
-                _wait_while(arbiter.hindered)
+                arbiter.wait_gap()
+                wait_while(arbiter.hindered)
         self.refused_ns = 0
         if self.window is None and self.wanted() and not exits.waiting() and self._may_open():
             self._open()
@@ -208,11 +205,9 @@ class Recorder:
         if not session.suits_this_thread():
             note("thread", RuntimeError())
             self.ended = True
-        if self.ended or arbiter.hindered():
-            return False
         if self.full:
             arbiter.wait_gap()
-        return arbiter.gap_ns() <= 0
+        return not (self.ended or arbiter.gap_ns() > 0 or arbiter.hindered())
 
     def _answer(self) -> None:
         self.seen = process.asked(layout.WINDOW_ID)
@@ -309,12 +304,6 @@ class Recorder:
             self.seen = 0
 
 
-def _wait_while(condition: Any) -> None:
-    until = time.monotonic() + DRAIN_S
-    while condition() and time.monotonic() < until:
-        time.sleep(POLL_S)
-
-
 def _write_json(path: str, facts: dict[str, Any]) -> None:
     with open(f"{path}.tmp", "w", encoding="utf-8") as stream:
         json.dump(facts, stream)
@@ -369,17 +358,4 @@ def _planned() -> int:
     if number != recorder.seen:
         recorder.seen = number
         process.set(layout.RING_SEEN_WINDOW, number)
-    with guarded("iteration"):
-        _count_iteration()
     return number
-
-
-def _count_iteration() -> None:
-    """Tell Kineto that a step begins: a window on demand may be bounded by steps."""
-    tracker = getattr(sys.modules["torch"].autograd.profiler, "KinetoStepTracker", None)
-    if tracker is None:
-        return
-    if recorder.iterations_in != os.getpid():
-        recorder.iterations_in = os.getpid()
-        tracker.init_step_count("traceanalyzer")
-    tracker.increment_step("traceanalyzer")
