@@ -38,8 +38,8 @@ _Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help="Trace files, folders of them, - for standard input, or one page made earlier. "
-        "Several files are the ranks of one run.",
+        help="Trace files, folders of them, a recording, - for standard input, or one page made earlier. "
+        "Several files are the ranks and windows of one run.",
     ),
 ]
 _Page = Annotated[

@@ -29,8 +29,10 @@ from traceanalyzer.trace.tables import Note, Recording, Trace
 MANIFEST = "recording.json"
 KIND = "traceanalyzer-recording"
 SCHEMA = 1
-MOST_EVENTS = 6_000_000
-"""Events after which no further window is opened: in memory they take about as much as a trace of 600 MB of JSON."""
+MOST_EVENTS = 2_000_000
+"""Events after which no further window is opened: their analysis takes about 1.5 GB of memory and half a minute."""
+MOST_WINDOWS = 1000
+"""No more windows are read, however small."""
 
 _LARGEST_MANIFEST = 64 << 20
 _MOST_WINDOWS = 200_000
@@ -207,7 +209,7 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
     windows_read: list[int] = []
     events = changed = 0
     for number in numbers:
-        if traces and events >= most_events:
+        if traces and (events >= most_events or len(windows_read) >= MOST_WINDOWS):
             break
         for file in (file for file in there if file.window == number):
             trace = read(manifest.folder / file.name)
