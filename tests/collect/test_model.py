@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from tests.collect.scenarios import ids, llama, mistral, t5
@@ -43,6 +44,11 @@ def test_weights_that_share_memory_without_being_one_object_count_once() -> None
     made = llama()
     made.lm_head.weight = torch.nn.Parameter(made.model.embed_tokens.weight.data)
     assert model.facts(made)["weight_bytes"] == 4 * (WEIGHTS - 64 * 32)
+
+
+def test_a_fake_model_is_described_without_a_warning() -> None:
+    with FakeTensorMode():
+        assert model.facts(llama())["weight_bytes"] == 4 * WEIGHTS
 
 
 @pytest.mark.parametrize(

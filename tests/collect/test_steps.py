@@ -145,6 +145,8 @@ def test_errors_of_ours_are_counted_and_give_up_in_the_end(recording: Recording)
     assert [step.phase for step in recording.steps] == ["other"] * (guard.GIVE_UP + 5)
     count, text = guard.failures["describe"]
     assert count == guard.GIVE_UP and text.startswith("ValueError at test_steps.py:") and "ours" not in text
+    (told,) = recording.runtime.process()["failures"]
+    assert told == {"where": "describe", "count": 1, "error": text}
 
 
 def test_a_description_that_does_not_fit_the_ring_costs_only_its_sizes(recording: Recording) -> None:
@@ -231,6 +233,25 @@ def test_threads_measure_their_own_steps(recording: Recording) -> None:
         thread.join()
     assert len(recording.steps) == 100
     assert list(Counter(step.thread for step in recording.steps).values()) == [50, 50]
+
+
+def test_threads_say_hello_at_once(recording: Recording) -> None:
+    errors: list[OSError] = []
+
+    def say(name: str) -> None:
+        try:
+            for count in range(50):
+                runtime.process.hello(**{name: count})
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=say, args=(f"fact_{index}",)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    hello = recording.runtime.process()
+    assert errors == [] and [hello[f"fact_{index}"] for index in range(4)] == [49] * 4
 
 
 def test_a_compiled_step_is_flagged(recording: Recording) -> None:

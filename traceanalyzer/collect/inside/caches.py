@@ -26,7 +26,8 @@ class _Count:
     def __init__(self, cache: Any, length: int | None) -> None:
         self.length = length
         key = id(cache)
-        self.reference = weakref.ref(cache, lambda _: _counts.pop(key, None))
+        # At the interpreter's end this module may be empty before the cache goes.
+        self.reference = weakref.ref(cache, lambda _, counts=_counts: counts.pop(key, None))  # type: ignore[misc]
 
 
 _counts: dict[int, _Count] = {}

@@ -57,6 +57,7 @@ def attempt(place: str, otherwise: Any, call: Callable[..., Any], *args: Any) ->
 def note(place: str, error: Exception) -> None:
     """Count a failure at `place`."""
     found = failures.get(place)
+    first = found is None
     if found is None:
         if len(failures) >= MOST_PLACES:
             return
@@ -65,7 +66,7 @@ def note(place: str, error: Exception) -> None:
     found[1] = type(error).__name__ + _line(error)
     runtime = sys.modules.get(__package__ + ".runtime")
     if runtime is not None:
-        runtime.process.count_failure()
+        runtime.process.count_failure(first)
 
 
 def given_up(place: str) -> bool:

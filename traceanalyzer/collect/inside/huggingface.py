@@ -11,7 +11,8 @@ decodes. Every sequence of a batch has the same length here: padding counts as t
 An encoder's tokens are the decoder's context too, since its layers attend to both.
 
 What could be wrong: without a cache every pass runs the whole text, and is prefill. A hand-written loop that adds a
-last single token of a prompt decodes, which costs the same. Beams count as sequences.
+last single token of a prompt decodes, which costs the same. Beams count as sequences. A compiled generate() holds its
+passes inside larger graphs, where none is seen.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class _Known:
 
     def __init__(self, model: Any) -> None:
         key = id(model)
-        self.reference = weakref.ref(model, lambda _: _known.pop(key, None))
+        # At the interpreter's end this module may be empty before the model goes.
+        self.reference = weakref.ref(model, lambda _, known=_known: known.pop(key, None))  # type: ignore[misc]
         self.names = tuple(inspect.signature(type(model).forward).parameters)[1:]
         self.cache = next((name for name in _CACHES if name in self.names), "")
         self.encoder = _is_encoder(model)

@@ -3,7 +3,8 @@
 Nothing tells when a script has come past a definition. So it is looked up whenever the script imports another module,
 builds a module of torch or switches one between training and evaluation, until it is there; most scripts build their
 model below their definitions. What could be wrong: a call that began before the definition was found is not measured;
-a script that does none of this after its definitions is never found, which the hello file tells under `failures`.
+a script that does none of this after its definitions is never found, which the hello file tells under `failures`. What
+is wrapped here cannot be sent to other machines by value (cloudpickle, Ray); `pickle`, which sends the name, is fine.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ count as if they were here; a layer without keys (a state space) adds nothing to
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Iterable, Iterator
 
 from . import architecture
@@ -81,10 +82,12 @@ def _quantization(config: Any) -> str | None:
 
 def _tensors(model: Any, buffers: bool) -> Iterator[Any]:
     """The tensors in which the weights lie, each once. Some quantized layers keep theirs in buffers."""
-    seen: set[tuple[int, int]] = set()
+    torch, seen = sys.modules["torch"], set()
+    plain = (torch.Tensor, torch.nn.Parameter)
     for tensor in _flat([*model.parameters(), *(model.buffers() if buffers else ())]):
-        # Tensors without memory of their own (on `meta`, where a part was moved off) are told apart by identity.
-        address = tensor.data_ptr() or id(tensor)
+        # Without memory of its own (on `meta`, where a part was moved off), or of a kind that forbids the question
+        # (fake tensors), a tensor is told by identity.
+        address = (tensor.data_ptr() if type(tensor) in plain else 0) or id(tensor)
         if (address, tensor.numel()) not in seen:
             seen.add((address, tensor.numel()))
             yield tensor

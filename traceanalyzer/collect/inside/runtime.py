@@ -7,6 +7,7 @@ makes its own as soon as it runs a step; between the fork and that step it count
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import mmap
@@ -143,25 +144,30 @@ class Process:
             return False
         return time.time_ns() - self.asked(layout.HEARTBEAT_NS) < layout.HEARTBEAT_LIMIT_NS
 
-    def count_failure(self) -> None:
-        """Show the number of failures to the supervisor."""
+    def count_failure(self, first: bool) -> None:
+        """Show the number of failures to the supervisor and, where it is the first at its place, what failed."""
         self.set(layout.RING_FAILURES, sum(count for count, _ in failures.values()))
+        if first and self.ring is not None:
+            with contextlib.suppress(OSError, TypeError, ValueError):
+                self.hello()
 
     def hello(self, **facts: Any) -> None:
         """Add facts and write procs/PID.json anew, atomically.
 
         Values are JSON types; no argument, environment, prompt or path may be among them.
         """
-        self.facts.update(facts)
-        found = dict(self.facts)
-        found.update(
-            schema=1, pid=os.getpid(), ppid=os.getppid(), python=sys.version.split()[0], forked=self.forked,
-            failures=[{"where": where, "count": n, "error": error} for where, (n, error) in failures.items()],
-        )  # fmt: skip
-        path = os.path.join(self.folder, "procs", f"{os.getpid()}.json")
-        with open(f"{path}.tmp", "w", encoding="utf-8") as stream:
-            json.dump(found, stream)
-        os.replace(f"{path}.tmp", path)
+        with self.lock:  # two threads may meet a model at once
+            self.facts.update(facts)
+            told = [{"where": where, "count": n, "error": error} for where, (n, error) in failures.items()]
+            found = dict(self.facts)
+            found.update(
+                schema=1, pid=os.getpid(), ppid=os.getppid(), python=sys.version.split()[0], forked=self.forked,
+                failures=told,
+            )  # fmt: skip
+            path = os.path.join(self.folder, "procs", f"{os.getpid()}.json")
+            with open(f"{path}.tmp", "w", encoding="utf-8") as stream:
+                json.dump(found, stream)
+            os.replace(f"{path}.tmp", path)
 
 
 def _mapped(path: str, size: int) -> mmap.mmap | None:
