@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,6 @@ def _until(holds: Callable[[], object], seconds: float = 30.0) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder whose path is short enough for the runtime folder, and that holds nothing else."""
-    folder = Path("/tmp") / f"tt{os.getpid()}"
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,19 @@ def running(pid: int) -> bool:
     try:
         stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
+        return not Path("/proc/self").exists() and _answers(pid)
     return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
+
+
+def _answers(pid: int) -> bool:
+    """Where there is no /proc: whether a process can be signalled; a zombie can, too."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _stale(folder: Path) -> bool:

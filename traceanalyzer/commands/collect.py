@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import typer
+
+from traceanalyzer.errors import InputError
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 """What Typer must leave alone: also `-h`, which is the collector's own."""
@@ -10,6 +14,8 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 
 def collect(context: typer.Context) -> None:
     """Record a run as it is: traceanalyzer collect [options] -- COMMAND... (see collect --help)."""
+    if os.name != "posix":
+        raise InputError("collect runs on Linux and macOS")
     from traceanalyzer.collect.supervisor import main
 
     raise typer.Exit(main(context.args))
