@@ -116,7 +116,7 @@ def busy() -> None:
     """Runs until it is ended from outside."""
     model = tiny()
     generate(model)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while time.monotonic() < until:
         generate(model, 32)
 
