@@ -39,6 +39,8 @@ _STORED = (
     ("sequences", "I"), ("prefill_tokens", "I"), ("new_sequences", "I"), ("phase", "B"), ("flags", "B"),
     ("window", "H"), ("thread", "I"),
 )  # fmt: skip
+_NUMBER = Step._fields.index("number")
+"""The one field of a record that is not stored; the others stand in their order in `_STORED`."""
 _DERIVED = (("period_ns", "Q"), ("decode_period_ns", "Q"), ("idle_ns", "Q"), ("near_window", "B"))
 COLUMNS = tuple(name for name, _ in _STORED + _DERIVED)
 """Of the log and its file. Periods and idle times of 0 are unknown or none."""
@@ -54,6 +56,8 @@ class StepLog:
         """Nothing was seen yet."""
         self.dropped = 0
         self._columns: dict[str, array[int]] = {name: array(code) for name, code in _STORED + _DERIVED}
+        self._append_stored = [self._columns[name].append for name, _ in _STORED]
+        self._append_derived = [self._columns[name].append for name, _ in _DERIVED]
         self._first = 0
         self._last: dict[int, int] = {}
         self._last_main: dict[int, int] = {}
@@ -83,10 +87,10 @@ class StepLog:
     def _append(self, step: Step) -> int:
         """Add a row; returns the decode period that it completes outside a window, or 0."""
         columns, row = self._columns, len(self)
-        for name, _ in _STORED:
-            columns[name].append(getattr(step, name))
-        for name, _ in _DERIVED:
-            columns[name].append(0)
+        for append, value in zip(self._append_stored, step[:_NUMBER] + step[_NUMBER + 1 :]):
+            append(value)
+        for append in self._append_derived:
+            append(0)
         before = self._last.get(step.thread, -1) - self._first
         if before >= 0:
             self._link(before, row, step)
