@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable
 
+from .alive import born
 from .inside import layout
 from .ring import RingReader, Step
 from .steplog import StepLog
@@ -154,11 +155,11 @@ class Processes:
             ring = RingReader(self._rings / f"{pid}.ring")
         except OSError:
             return
-        self.live.append(Process(pid, facts, ring, born=_born(pid), changed_ns=changed_ns))
+        self.live.append(Process(pid, facts, ring, born=born(pid), changed_ns=changed_ns))
 
     def _is_alive(self, process: Process) -> bool:
-        born = _born(process.pid)
-        if born is not None and born == process.born:
+        started = born(process.pid)
+        if started is not None and started == process.born:
             return True
         if process.born is not None:
             return False
@@ -193,21 +194,3 @@ def _facts(path: Path, pid: int) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return facts if isinstance(facts, dict) and facts.get("pid") == pid else None
-
-
-def _born(pid: int) -> str | None:
-    """The start time of a running process as /proc shows it, `""` where there is no /proc; None: not running."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except (OSError, IndexError):
-        pass
-    if Path("/proc/self").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return ""

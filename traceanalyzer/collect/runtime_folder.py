@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 from . import inside
+from .alive import born
 from .control import Control
 from .inside import layout
 
@@ -132,29 +133,9 @@ def _alive(folder: Path) -> list[int]:
     found = []
     for ring in (folder / "rings").glob("*.ring"):
         with contextlib.suppress(ValueError):
-            if running(int(ring.stem)):
+            if born(int(ring.stem)) is not None:
                 found.append(int(ring.stem))
     return found
-
-
-def running(pid: int) -> bool:
-    """Whether a process of that number runs; one that has ended and waits to be reaped does not."""
-    try:
-        stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return not Path("/proc/self").exists() and _answers(pid)
-    return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])
-
-
-def _answers(pid: int) -> bool:
-    """Where there is no /proc: whether a process can be signalled; a zombie can, too."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _stale(folder: Path) -> bool:

@@ -24,7 +24,7 @@ import msgspec
 from traceanalyzer.errors import InputError
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.refuse import printable
-from traceanalyzer.trace.tables import Note, Recording, Trace
+from traceanalyzer.trace.tables import Recording, Trace
 
 MANIFEST = "recording.json"
 KIND = "traceanalyzer-recording"
@@ -204,29 +204,36 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
             f"the recording {name} holds no window",
             "see what `traceanalyzer collect` said, or check the setup with `traceanalyzer collect --check`",
         )
-    numbers = sorted({file.window for file in there}, reverse=manifest.mode == "sample")
+    by_window: dict[int, list[File]] = {}
+    for file in there:
+        by_window.setdefault(file.window, []).append(file)
     traces: list[Trace] = []
     windows_read: list[int] = []
     events = changed = 0
-    for number in numbers:
+    for number in sorted(by_window, reverse=manifest.mode == "sample"):
         if traces and (events >= most_events or len(windows_read) >= MOST_WINDOWS):
             break
-        for file in (file for file in there if file.window == number):
+        for file in by_window[number]:
             trace = read(manifest.folder / file.name)
             events += trace.source.events
             changed += file.sha256 is not None and file.sha256 != trace.source.sha256
             traces.append(_with_rank(trace, file))
         windows_read.append(number)
+    missing, lacking = _ranks_missing(manifest, by_window, windows_read)
     facts = Recording(
         mode=manifest.mode,
         recorder=manifest.recorder,
         reasons=manifest.reasons,
         windows=len({file.window for file in files}),
         windows_read=len(windows_read),
-        ranks_missing=_ranks_missing(manifest, there, windows_read)[0],
+        ranks_missing=missing,
         dropped=manifest.dropped,
     )
-    found = _notes(manifest, there, windows_read, changed, others, len(files) - len(there))
+    book = notes.NoteBook()
+    book.add(notes.WINDOWS_LEFT_OUT, len(by_window) - len(windows_read), f"{len(windows_read)} of {len(by_window)}")
+    book.add(notes.WINDOWS_WITHOUT_RANKS, lacking, ", ".join(map(str, missing[:16])))
+    _note_losses(book, manifest, changed, others, len(files) - len(there))
+    found = book.notes()
     return [
         replace(trace, recording=facts, quality=(*(found if place == 0 else ()), *trace.quality))
         for place, trace in enumerate(traces)
@@ -261,30 +268,27 @@ def _of_main_processes(files: Sequence[File]) -> tuple[list[File], int]:
     return own, len(files) - len(own)
 
 
-def _ranks_missing(manifest: Manifest, there: Sequence[File], windows: Sequence[int]) -> tuple[tuple[int, ...], int]:
+def _ranks_missing(
+    manifest: Manifest, by_window: Mapping[int, Sequence[File]], windows: Sequence[int]
+) -> tuple[tuple[int, ...], int]:
     """The ranks that some window lacks, and how many windows lack one.
 
     A run that is recorded from its first step on lets each process count its own windows, so that only ranks without
     any window are missing there.
     """
-    known = {file.rank for file in there if file.rank is not None}
+    there = {file.rank for files in by_window.values() for file in files}
+    known = {rank for rank in there if rank is not None}
     if manifest.world_size is not None and manifest.world_size <= len(known) + len(manifest.files) + 1024:
         known |= set(range(manifest.world_size)) if known else set()
     if manifest.mode != "sample":
-        missing = known - {file.rank for file in there}
+        missing = known - there
         return tuple(sorted(missing)), 0
-    lacks = [known - {file.rank for file in there if file.window == number} for number in windows]
+    lacks = [known - {file.rank for file in by_window[number]} for number in windows]
     return tuple(sorted(set().union(*lacks))), sum(bool(lack) for lack in lacks)
 
 
-def _notes(
-    manifest: Manifest, there: Sequence[File], windows: Sequence[int], changed: int, others: int, missing: int
-) -> tuple[Note, ...]:
-    book = notes.NoteBook()
-    total = len({file.window for file in there})
-    book.add(notes.WINDOWS_LEFT_OUT, total - len(windows), f"{len(windows)} of {total}")
-    ranks, count = _ranks_missing(manifest, there, windows)
-    book.add(notes.WINDOWS_WITHOUT_RANKS, count, ", ".join(map(str, ranks[:16])))
+def _note_losses(book: notes.NoteBook, manifest: Manifest, changed: int, others: int, missing: int) -> None:
+    """What the manifest and its files say about what is not there."""
     book.add(notes.RECORDING_FILES_MISSING, missing + manifest.refused)
     book.add(notes.RECORDING_FILES_CHANGED, changed)
     book.add(notes.RECORDING_UNFINISHED, int(not manifest.finished))
@@ -296,4 +300,3 @@ def _notes(
         ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in dropped),
     )
     book.add(notes.RECORDING_FAILURES, manifest.failures)
-    return book.notes()

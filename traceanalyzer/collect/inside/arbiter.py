@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import os
-import struct
 import sys
 import threading
 import time
@@ -36,7 +35,7 @@ POLL_S = 0.001
 SLACK_NS = 500_000_000
 """By which an on-demand session may start before, or end after, its planned span."""
 STEP_PREFIX = "ta.step["
-_SPAN = struct.Struct("<QQ")
+_SPAN = layout.SPAN
 _STARTS = ("_enable_profiler", "_enable_profiler_legacy")
 _STOPS = ("_disable_profiler", "_disable_profiler_legacy")
 _HOLDERS = ("torch._C._autograd", "torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
@@ -242,11 +241,7 @@ def _preparing(original: Any, arbiter: Arbiter) -> Any:
         if getattr(arbiter.own, "active", False):
             return original(*args, **kwargs)
         arbiter.begin(prepares=True)
-        try:
-            return original(*args, **kwargs)
-        except BaseException:
-            arbiter.end()
-            raise
+        return _begun(original, arbiter, args, kwargs)
 
     return prepare
 
@@ -260,13 +255,18 @@ def _starting(original: Any, arbiter: Arbiter) -> Any:
             arbiter.prepared -= 1
         else:
             arbiter.begin()
-        try:
-            return original(*args, **kwargs)
-        except BaseException:
-            arbiter.end()
-            raise
+        return _begun(original, arbiter, args, kwargs)
 
     return enable
+
+
+def _begun(original: Any, arbiter: Arbiter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call what starts a session; where it fails, none is running."""
+    try:
+        return original(*args, **kwargs)
+    except BaseException:
+        arbiter.end()
+        raise
 
 
 def _stopping(original: Any, arbiter: Arbiter) -> Any:

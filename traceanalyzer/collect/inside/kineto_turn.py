@@ -30,7 +30,7 @@ def at_work() -> bool:
     if not until:
         return False
     now = time.time_ns()
-    return now < until and now - process.asked(layout.HEARTBEAT_NS) < layout.HEARTBEAT_LIMIT_NS
+    return now < until and process.watched(now)
 
 
 def wait() -> None:

@@ -83,6 +83,8 @@ FLAG_COMPILED = 1
 FLAG_FAILED = 2
 """The step raised."""
 
+SPAN = struct.Struct("<QQ")
+"""RECORD_FROM_NS and RECORD_UNTIL_NS, read at once."""
 _WORD = struct.Struct("<Q")
 Buffer = object
 """An `mmap.mmap` or a `bytearray`."""

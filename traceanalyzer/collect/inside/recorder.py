@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import json
 import os
-import struct
 import threading
 import time
 from typing import Any
@@ -33,7 +32,7 @@ RETRY_NS = 100_000_000
 EXIT_S = 30.0
 """How long a process that ends waits for a window that another thread is writing."""
 WATCH_S = 0.05
-_SPAN = struct.Struct("<QQ")
+_SPAN = layout.SPAN
 
 
 class Window:

@@ -20,7 +20,7 @@ from typing import Any
 
 from . import layout
 from .description import Compiled, Description
-from .guard import failures, note
+from .guard import failures, note, total
 
 _PHASES = {phase: index for index, phase in enumerate(layout.PHASES)}
 # Of its own module, a name is found sooner: this is a good part of what a step costs.
@@ -140,13 +140,15 @@ class Process:
 
     def supervised(self) -> bool:
         """Whether the supervisor is alive and lets windows be opened."""
-        if self.control is None or self.asked(layout.STOPPED):
-            return False
-        return time.time_ns() - self.asked(layout.HEARTBEAT_NS) < layout.HEARTBEAT_LIMIT_NS
+        return self.control is not None and not self.asked(layout.STOPPED) and self.watched(time.time_ns())
+
+    def watched(self, now_ns: int) -> bool:
+        """Whether the supervisor was alive a moment ago."""
+        return now_ns - self.asked(layout.HEARTBEAT_NS) < layout.HEARTBEAT_LIMIT_NS
 
     def count_failure(self, first: bool) -> None:
         """Show the number of failures to the supervisor and, where it is the first at its place, what failed."""
-        self.set(layout.RING_FAILURES, sum(count for count, _ in failures.values()))
+        self.set(layout.RING_FAILURES, total())
         if first and self.ring is not None:
             with contextlib.suppress(OSError, TypeError, ValueError):
                 self.hello()

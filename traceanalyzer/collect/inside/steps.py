@@ -158,18 +158,29 @@ def label(number: int, description: Description) -> str:
     return f"ta.step[{phase} {' '.join(parts)}]"
 
 
+class _measured:
+    """Records what runs inside as one step without a label."""
+
+    __slots__ = ("_description", "_start")
+
+    def __init__(self, describe: _Describe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._description = attempt("describe", OTHER, describe, args, kwargs)
+
+    def __enter__(self) -> None:
+        self._start = time.time_ns()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        description = self._description
+        if description is not None and attempt("ring", False, process.ensure):
+            failed = 0 if kind is None else layout.FLAG_FAILED
+            process.write_step(description, self._start, time.time_ns(), failed, 0, _native())
+
+
 def _annotate_awaited(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     async def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, args, kwargs)
-        start, failed = time.time_ns(), layout.FLAG_FAILED
-        try:
-            result = await original(*args, **kwargs)
-            failed = 0
-            return result
-        finally:
-            if description is not None and attempt("ring", False, process.ensure):
-                process.write_step(description, start, time.time_ns(), failed, 0, _native())
+        with _measured(describe, args, kwargs):
+            return await original(*args, **kwargs)
 
     return step
 
@@ -177,15 +188,8 @@ def _annotate_awaited(original: _Call, describe: _Describe) -> _Call:
 def _annotate_generator(original: _Call, describe: _Describe) -> _Call:
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
-        description = attempt("describe", OTHER, describe, args, kwargs)
-        start, failed = time.time_ns(), layout.FLAG_FAILED
-        try:
-            result = yield from original(*args, **kwargs)
-            failed = 0
-            return result
-        finally:
-            if description is not None and attempt("ring", False, process.ensure):
-                process.write_step(description, start, time.time_ns(), failed, 0, _native())
+        with _measured(describe, args, kwargs):
+            return (yield from original(*args, **kwargs))
 
     return step
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from traceanalyzer.analysis.beside import UNUSUAL
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows
 from traceanalyzer.report.document import Counters, Recording, Report, StepLog
 from traceanalyzer.report.strings.page import TEXT, text
 from traceanalyzer.report.views.pieces import Fact, Figure
 
-TYPICAL = 0.15
+TYPICAL = UNUSUAL
 """Relative difference of decode steps up to which windows are called typical."""
 _OF_STEPS = ("prefill", "decode", "mixed", "draft", "encoder", "warmup")
 _SAME = 0.005
