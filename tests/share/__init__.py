@@ -1,0 +1,1 @@
+"""Tests of redaction and the upload client."""

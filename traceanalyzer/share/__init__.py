@@ -1,0 +1,1 @@
+"""Redacts traces and sends them: what runs where a sample was taken."""

@@ -1,0 +1,1 @@
+"""Takes out of a trace what must not travel."""
