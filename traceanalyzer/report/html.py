@@ -1,8 +1,8 @@
 """The Report as one HTML page that needs nothing else: no request, no clock, and no script to be read.
 
 The page's policy (CSP) allows the one style sheet and the one script in it by their hashes and nothing more; the script
-sorts, filters, copies and unfolds, and holds nothing of the report. Every text that comes out of a
-template passes `visible` and then HTML escaping, without the template's doing, so a hostile name cannot become mark-up.
+sorts, filters, copies and unfolds, and holds nothing of the report. Every text is escaped without the template's doing
+(`templating`), so a hostile name cannot become mark-up.
 The document itself is embedded as JSON and can be read back. The same report gives the same bytes.
 
 What could be wrong: the policy of a page cannot stop a reader's browser extensions; and a page edited by hand may hold
@@ -15,11 +15,8 @@ import base64
 import functools
 import hashlib
 import json
-import re
-from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from pydantic import ValidationError
 
@@ -30,7 +27,7 @@ from traceanalyzer.report.format import UNKNOWN
 from traceanalyzer.report.rows import slowest_device
 from traceanalyzer.report.strings.labels import SEVERITIES
 from traceanalyzer.report.strings.page import text
-from traceanalyzer.report.text_safety import shorten, visible
+from traceanalyzer.report.templating import asset, environment
 from traceanalyzer.report.views import charts
 from traceanalyzer.report.views.appendix import appendix_view
 from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
@@ -47,13 +44,11 @@ from traceanalyzer.report.views.what_if import changes_view, memory_view
 _LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200}
 _LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%\N{MULTIPLICATION SIGN}]|(?:[mn\N{MICRO SIGN}]?s|[kMGT]?B|tokens)\b)")
-_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def render(report: Report) -> str:
     """The whole page."""
-    style, script = _asset("report.css"), _asset("report.js")
+    style, script = asset("report.css"), asset("report.js")
     changes, batching, memory = changes_view(report), batching_view(report), memory_view(report)
     page = _environment().get_template("report.html").render(
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; "
@@ -135,27 +130,10 @@ def _embedded(report: Report) -> str:
     return data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _folder() -> Path:
-    """The templates: packaged ones in a wheel, the project's own folder in an editable installation."""
-    packaged = _PACKAGE / "_templates"
-    return packaged if packaged.is_dir() else _PACKAGE.parent / "templates"
-
-
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(_folder()),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["shorten"] = lambda value, limit: shorten(visible(value), limit)
-    environment.filters["unbroken"] = lambda value: _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value)
-    environment.filters["lines"] = lambda value: Markup("\n").join(visible(line) for line in value.splitlines())
-    environment.filters["svg"] = Markup  # only for what views.svg made, which escapes what it draws
-    environment.globals.update(
+    made = environment()
+    made.globals.update(
         t=text,
         unknown=UNKNOWN,
         definitions=strings.DEFINITIONS,
@@ -164,19 +142,7 @@ def _environment() -> Environment:
         severities=SEVERITIES,
         shapes=charts.KEY_PATHS,
     )
-    return environment
-
-
-def _finalize(value: Any) -> Any:
-    """What every expression of every template prints: text made visible, everything else as it is."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return visible(value)
-
-
-@functools.cache
-def _asset(name: str) -> str:
-    return (_folder() / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+    return made
 
 
 def _digest(content: str) -> str:
