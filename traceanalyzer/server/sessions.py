@@ -1,7 +1,7 @@
 """What a browser holds after signing in: the id of a token and a piece of its hash, signed, for twelve hours.
 
 The token itself is never in a cookie. A session ends when its token is revoked, expires or is replaced, for the token
-is looked up each time; signing out only makes the browser forget. What could be wrong: a stolen cookie works until then,
+is looked up each time; signing out only makes the browser forget. What could be wrong: a stolen cookie works as long,
 so it is `HttpOnly` and `SameSite=Strict`, and `Secure` where the server is reached by HTTPS.
 """
 
