@@ -1,8 +1,7 @@
 """Opens a trace and streams its UTF-8 text: decompressed, transcoded, hashed, in chunks of bounded size.
 
 Compression and encoding are sniffed from the first bytes, because file names lie. A damaged or cut gzip or zstd stream
-yields everything that came out before the damage, and a note. What could be wrong: the bytes after a damaged spot are
-lost even where a later gzip member would be whole.
+yields everything that came out before the damage, and a note. What could be wrong: see `unpack`.
 """
 
 from __future__ import annotations
@@ -10,26 +9,19 @@ from __future__ import annotations
 import codecs
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
-
-import zstandard
-from isal import igzip_lib, isal_zlib
+from typing import BinaryIO
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.refuse import printable, refuse_binary
+from traceanalyzer.trace.unpack import GZIP, ZSTD, Unpacker, magic_of
 
 _PLAIN_CHUNK = 1 << 20
 _PACKED_CHUNK = 1 << 14
 _SNIFF = 512
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_STEPS = {_GZIP: 1 << 12, _ZSTD: 1 << 8}
-"""How much compressed text is expanded at once: gzip makes at most 1032 bytes of one, zstd 128 KiB of four."""
-_DAMAGE = (cast("type[Exception]", igzip_lib.IsalError), zstandard.ZstdError)  # its stub declares an instance
-_FORMATS = {_GZIP: "kineto-json.gz", _ZSTD: "kineto-json.zst"}
+_FORMATS = {b"": "kineto-json", GZIP: "kineto-json.gz", ZSTD: "kineto-json.zst"}
 _JSON_STARTS = (b"{", b"[", b" ", b"\t", b"\r", b"\n")
 _BOMS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -38,21 +30,6 @@ _BOMS: tuple[tuple[bytes, str], ...] = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-
-
-class _Decompressor(Protocol):
-    """What zlib-like decompression objects share."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the member or frame was met."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """What follows that end."""
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """The text that came out of `data`."""
 
 
 class SourceStream:
@@ -79,8 +56,8 @@ class SourceStream:
             self._first = self._read(_SNIFF)
             if not self._first:
                 raise InputError(f"{self.name} is empty", "the recording was not written; record it again")
-            magic = next((m for m in _FORMATS if self._first.startswith(m)), b"")
-            self.format = _FORMATS.get(magic, "kineto-json")
+            magic = magic_of(self._first)
+            self.format = _FORMATS[magic]
             self._chunks = self._text(magic)
         except BaseException:
             self.close()
@@ -154,37 +131,15 @@ def _prepend(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield from chunks
 
 
-def _new_decompressor(magic: bytes) -> Callable[[], _Decompressor]:
-    if magic == _GZIP:
-        return lambda: isal_zlib.decompressobj(31)
-    return lambda: zstandard.ZstdDecompressor().decompressobj()
-
-
 def _unpacked(chunks: Iterator[bytes], magic: bytes, book: notes.NoteBook) -> Iterator[bytes]:
-    """All members or frames, one after the other, as far as they are whole."""
-    make = _new_decompressor(magic)
-    step = _STEPS[magic]
-    unpacker: _Decompressor | None = None
-    for part in (chunk[begin : begin + step] for chunk in chunks for begin in range(0, len(chunk), step)):
-        data = part
-        while data:
-            if unpacker is None:
-                data = data.lstrip(b"\0")  # tape and block devices pad with zeros, which is no damage
-                if not data:
-                    break
-                unpacker = make()
-            try:
-                text = unpacker.decompress(data)
-            except _DAMAGE:
-                book.add(notes.DAMAGED_COMPRESSION)
-                return
-            for begin in range(0, len(text), _PLAIN_CHUNK):
-                yield text[begin : begin + _PLAIN_CHUNK]
-            if not unpacker.eof:
-                break
-            data = unpacker.unused_data
-            unpacker = None
-    if unpacker is not None:
+    """The text as far as it is whole, and a note where it is not."""
+    unpacker = Unpacker(magic)
+    for chunk in chunks:
+        yield from unpacker.feed(chunk)
+        if unpacker.damaged:
+            book.add(notes.DAMAGED_COMPRESSION)
+            return
+    if unpacker.is_cut:
         book.add(notes.TRUNCATED_COMPRESSION)
 
 
