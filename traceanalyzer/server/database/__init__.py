@@ -1,1 +1,1 @@
-"""Tables, sessions and migrations."""
+"""The tables of the server, the engine they live in and the migrations that make them."""
