@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,12 @@ def test_a_session_ends_after_twelve_hours(monkeypatch: pytest.MonkeyPatch) -> N
     assert Sessions(SECRET).read(cookie) is not None
     monkeypatch.setattr(time, "time", lambda: now + MAX_AGE_S + 5)
     assert Sessions(SECRET).read(cookie) is None
+
+
+def test_the_secret_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    cookie = Sessions.open(path).make("0123456789ab", HASH)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_bytes()) == 32
+    assert Sessions.open(path).read(cookie) is not None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]

@@ -8,13 +8,18 @@ so it is `HttpOnly` and `SameSite=Strict`, and `Secure` where the server is reac
 from __future__ import annotations
 
 import hmac
+import os
+import secrets
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from itsdangerous import BadData, TimestampSigner
 
 COOKIE = "ta_session"
 MAX_AGE_S = 12 * 3600
 _HASH_PART = 24
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,17 @@ class Sessions:
         """Keep the signer."""
         self._signer = TimestampSigner(secret, salt="traceanalyzer.session")
 
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Sessions signed with the secret in a file, which is made, readable by its owner only, where it is missing.
+
+        Raises:
+            OSError: the file cannot be made or read.
+        """
+        if not path.exists():
+            _make_secret(path)
+        return cls(path.read_bytes())
+
     def make(self, token_id: str, token_hash: str) -> str:
         """The value of a cookie for the token."""
         return self._signer.sign(f"{token_id}:{token_hash[:_HASH_PART]}").decode("ascii")
@@ -52,3 +68,19 @@ class Sessions:
             return None
         token_id, _, hash_part = value.partition(":")
         return Session(token_id, hash_part)
+
+
+def _make_secret(path: Path) -> None:
+    """The file appears whole or not at all; where somebody else was faster, theirs stays."""
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123 the mode
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            return
+    finally:
+        beside.unlink(missing_ok=True)
