@@ -15,6 +15,7 @@ from traceanalyzer.commands.collect import SETTINGS, collect
 from traceanalyzer.commands.gpus import gpus
 from traceanalyzer.commands.report import report
 from traceanalyzer.commands.simulate import simulate
+from traceanalyzer.commands.token import token
 
 app = typer.Typer(
     name="traceanalyzer",
@@ -29,6 +30,7 @@ app.command()(report)
 app.command(context_settings=SETTINGS, add_help_option=False)(collect)
 app.command()(gpus)
 app.command()(simulate)
+app.add_typer(token, name="token")
 
 
 def _version(wanted: bool) -> None:
