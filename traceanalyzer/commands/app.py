@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from traceanalyzer import __version__
+from traceanalyzer.commands.backup import backup, restore
 from traceanalyzer.commands.collect import SETTINGS, collect
 from traceanalyzer.commands.gpus import gpus
 from traceanalyzer.commands.report import report
@@ -31,6 +32,8 @@ app.command(context_settings=SETTINGS, add_help_option=False)(collect)
 app.command()(gpus)
 app.command()(simulate)
 app.add_typer(token, name="token")
+app.command()(backup)
+app.command()(restore)
 
 
 def _version(wanted: bool) -> None:
