@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,15 +30,6 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
-
-
-def empty(folder: Path) -> None:
-    """Delete what is in `folder`, which stays; links are deleted, not followed."""
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
 
 
 def _locked(folder: Path) -> int:
