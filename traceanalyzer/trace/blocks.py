@@ -41,9 +41,12 @@ class EventBlocks:
         chunks: the text, UTF-8, in pieces of any size.
         book: where damage is noted.
         block_bytes: how much text to decode at once.
+        typed: decode events to structs where nothing about them is odd; False gives the JSON of all as it stands.
     """
 
-    def __init__(self, chunks: Iterable[bytes], book: notes.NoteBook, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self, chunks: Iterable[bytes], book: notes.NoteBook, block_bytes: int = BLOCK_BYTES, typed: bool = True
+    ) -> None:
         """Nothing is read before the iteration begins."""
         self.header = b""
         self.footer = b""
@@ -54,7 +57,7 @@ class EventBlocks:
         self._book = book
         self._block = block_bytes
         self._buffer = b""
-        self._vain = 0
+        self._vain = 0 if typed else _MOST_VAIN
 
     def __iter__(self) -> Iterator[Events]:
         """The blocks, once."""
@@ -85,6 +88,11 @@ class EventBlocks:
         if not self.closed:
             self._book.add(notes.TRUNCATED_JSON)
         self._read_footer()
+
+    @property
+    def whole(self) -> bool:
+        """Whether a text without an event list ended as JSON does."""
+        return self.header.rstrip().endswith((b"}", b"]")) or not self.exhausted
 
     def _fill(self, size: int) -> None:
         """Read until the buffer holds `size` bytes or the text ends."""

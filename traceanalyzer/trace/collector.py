@@ -14,7 +14,7 @@ from math import isfinite
 Section = Mapping[str, object]
 
 SCHEMA = 1
-SECTIONS = ("model", "gpu", "window", "sampling", "overhead", "service", "steplog")
+SECTIONS = ("model", "gpu", "window", "sampling", "overhead", "service", "steplog", "redaction")
 
 _MOST_KEYS = 64
 _MOST_ITEMS = 64
@@ -79,6 +79,11 @@ def is_collected(block: Mapping[str, object] | None) -> bool:
     A simulated trace, or one that somebody labelled by hand, has a block or labels, but no recorder.
     """
     return word(section(block, "window"), "recorder") is not None
+
+
+def hides_host(block: Mapping[str, object] | None) -> bool:
+    """Whether the host's name was replaced by its hash when the file was written: by its recorder, or by redaction."""
+    return is_collected(block) or word(section(block, "redaction"), "level") in ("default", "strict")
 
 
 def _number(value: object) -> int | None:

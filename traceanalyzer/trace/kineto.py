@@ -49,8 +49,7 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
         source.close()
     values, keys = top_level(blocks.header)
     if not blocks.found:
-        ended = blocks.header.rstrip().endswith((b"}", b"]"))
-        raise without_events(source.name, keys, complete=ended or not blocks.exhausted)
+        raise without_events(source.name, keys, complete=blocks.whole)
     tail_values, tail_keys = top_level(blocks.footer, depth=1)
     if "traceEvents" in tail_keys:
         book.add(notes.DAMAGED_METADATA, detail="traceEvents")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from traceanalyzer.trace import notes
-from traceanalyzer.trace.collector import read_block
+from traceanalyzer.trace.collector import hides_host, read_block, section
 from traceanalyzer.trace.numbers import integer
 from traceanalyzer.trace.salvage import repair
 from traceanalyzer.trace.tables import MISSING, DeviceProperties, Metadata
@@ -31,6 +31,7 @@ _VERSIONS: Mapping[str, str] = {
     "vllm_version": "vllm", "sglang_version": "sglang", "transformers_version": "transformers",
 }  # fmt: skip
 _VERSION_TEXT = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,47}")
+_HASH = re.compile(r"[0-9a-f]{12}")
 _LONGEST_NAME = 200
 _MOST_SMS = 4096
 _MOST_MEMORY = 1 << 50
@@ -41,12 +42,20 @@ _EARLIEST_EPOCH_NS = 1_420_070_400 * 10**9
 _LATEST_EPOCH_NS = 4_102_444_800 * 10**9
 
 
-def top_level(text: bytes, depth: int = 0) -> tuple[dict[str, bytes], set[str]]:
-    """The raw values of known top-level keys, and the names of all.
+def is_known(key: str) -> bool:
+    """Whether a top-level key is read."""
+    return key in _KNOWN or key in _VERSIONS
+
+
+def top_level(
+    text: bytes, depth: int = 0, wanted: Callable[[str], bool] = is_known
+) -> tuple[dict[str, bytes], set[str]]:
+    """The raw values of the wanted top-level keys, and the names of all.
 
     Args:
         text: JSON text; it may end anywhere.
         depth: how many brackets are open where it begins.
+        wanted: which keys to keep the values of.
     """
     values: dict[str, bytes] = {}
     keys: set[str] = set()
@@ -60,7 +69,7 @@ def top_level(text: bytes, depth: int = 0) -> tuple[dict[str, bytes], set[str]]:
         elif token in b"}],":
             depth -= token != b","
             if key is not None and depth <= 1 and (token == b"," or depth == 0) and begin >= 0:
-                if key in _KNOWN or key in _VERSIONS:
+                if wanted(key):
                     values[key] = text[begin : match.start()]
                 key = None
         elif token == b":":
@@ -96,8 +105,9 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
         collector, sound = read_block(block)
         if not sound:
             book.add(notes.DAMAGED_METADATA, detail=_BLOCK)
-    said = (collector or {}).get("window")
-    window = said if isinstance(said, dict) else {}
+    told = section(collector, "redaction").get("noted")
+    book.retell(told if isinstance(told, list) else ())
+    window = section(collector, "window")
 
     def place(key: str, least: int) -> int | None:
         """What torch.distributed says, else the recorder: a service's ranks may talk by other means."""
@@ -110,12 +120,24 @@ def read_metadata(values: Mapping[str, bytes], first_ns: int | None, book: notes
         world_size=place("world_size", 1),
         devices=_devices(facts.get("deviceProperties") or facts.get("computeProperties"), book),
         producer=_versions(facts) or None,
-        host_hash=hashlib.sha256(host.encode("utf-8", "replace")).hexdigest()[:12] if isinstance(host, str) else None,
+        host_hash=host_hash(host, hides_host(collector)) if isinstance(host, str) else None,
         recorded_at_ns=_recorded_at(base, first_ns),
         record_shapes=_flag(facts.get("record_shapes")),
         with_stack=_flag(facts.get("with_stack")),
         collector=collector,
     )
+
+
+def host_hash(host: str, hidden: bool) -> str:
+    """Tells hosts apart without naming them, as the collector does: twelve hexadecimal digits.
+
+    Args:
+        host: what the trace calls it.
+        hidden: that may be its hash already. (A container's name is twelve such digits too, so the looks do not tell.)
+    """
+    if hidden and _HASH.fullmatch(host):
+        return host
+    return hashlib.sha256(host.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _bounded(value: object, least: int, most: int, book: notes.NoteBook, code: str, key: str = "") -> int | None:

@@ -6,7 +6,9 @@ older versions carry it. Codes are therefore only ever added.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 
 from traceanalyzer.trace.tables import Note, Severity
 
@@ -75,6 +77,8 @@ SEVERITY: dict[str, Severity] = {
 }
 """Every code a reader may note, with its severity."""
 
+_TOLD = re.compile(r"([a-z_]{1,40}) ([0-9]{1,15})(?: ([A-Za-z_]{1,40}))?", re.ASCII)
+
 
 class NoteBook:
     """Collects notes while reading: counts add up per code, the first detail is kept."""
@@ -99,3 +103,14 @@ class NoteBook:
             for code, severity in SEVERITY.items()
             if self._counts[code]
         )
+
+    def told(self) -> list[str]:
+        """All notes as lines for `retell`: of a file that is rewritten, its damage is to be known afterwards too."""
+        return [f"{code} {count} {self._details.get(code, '')}".rstrip() for code, count in self._counts.items()]
+
+    def retell(self, lines: Iterable[object]) -> None:
+        """Note what was noted when the file was rewritten; lines of any other form are left out."""
+        for line in lines:
+            found = _TOLD.fullmatch(line) if isinstance(line, str) else None
+            if found and found[1] in SEVERITY:
+                self.add(found[1], int(found[2]), found[3] or "")
