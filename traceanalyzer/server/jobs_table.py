@@ -119,8 +119,7 @@ class Jobs:
         waiting = exists().where(and_(Job.sha256 == Trace.sha256, Job.state.in_(_OPEN)))
         query = (
             select(Trace.sha256)
-            .where(Trace.state == "analysed", Trace.analyser != version, ~waiting)
-            .order_by(Trace.uploaded_at.desc())
+            .where(Trace.state == "analysed", or_(Trace.analyser < version, Trace.analyser > version), ~waiting)
             .limit(limit)
         )
         with self._database.reading() as session:

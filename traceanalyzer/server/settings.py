@@ -19,12 +19,21 @@ class Limits:
     max_text_bytes: int = 4 << 30
     max_ratio: float = 100.0
     """Decompressed over compressed bytes; real traces have 12 to 31."""
+    max_members: int = 65_536
+    """gzip members or zstd frames of one file: each costs time even where it holds nothing."""
+    max_depth: int = 64
+    """Nested lists and objects; real traces have 10 to 26."""
+    max_string_bytes: int = 500_000
+    """One string or name; the longest in real traces have 20 000."""
+    max_events: int = 8_000_000
     slow_body_s: float = 30.0
     """No byte of a body for that long ends the request."""
     min_rate_bytes: int = 1024
     """Per second, averaged, once a body has taken 30 s."""
     requests_per_minute: int = 600
     upload_bytes_per_hour: int = 20 << 30
+    failures_per_minute: int = 60
+    """Requests without a good token, per address."""
     min_free_bytes: int = 1 << 30
     parallel_uploads: int = 64
     label_chars: int = 200

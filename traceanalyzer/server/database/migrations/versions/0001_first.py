@@ -54,8 +54,10 @@ def _traces() -> None:
         sa.PrimaryKeyConstraint("sha256", name="pk_traces"),
     )
     op.create_index("ix_traces_newest", "traces", ["uploaded_at", "sha256"])
-    for column in _FILTERS:
-        op.create_index(f"ix_traces_{column}", "traces", [column, "uploaded_at", "sha256"])
+    op.create_index("ix_traces_recording", "traces", ["recording", "uploaded_at", "sha256"])
+    op.create_index("ix_traces_host", "traces", ["host", "uploaded_at", "sha256"])
+    if op.get_bind().dialect.name == "sqlite":
+        op.create_index("ix_traces_list", "traces", ["uploaded_at", "sha256", *_FILTERS, "words"])
     op.create_index("ix_traces_stored", "traces", ["pinned", "uploaded_at", "bytes", "report_bytes"])
     op.create_index("ix_traces_analyser", "traces", ["analyser"])
 
