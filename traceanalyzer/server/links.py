@@ -58,19 +58,21 @@ class Links:
             session.add(link)
         return link, secret
 
-    def open(self, secret: str, now: int | None = None) -> Link | None:
-        """The link with this secret, unless it is unknown, revoked or expired; counts that it was opened."""
-        if not _SECRET.fullmatch(secret):
-            return None
+    def open(self, secret: str, now: int | None = None, counted: bool = True) -> Link | None:
+        """The link with this secret, unless it is unknown, revoked or expired; `counted`: it was opened once more."""
         at = now_ms() if now is None else now
-        with self._database.reading() as session:
-            link = session.scalars(select(Link).where(Link.hash == hashed(secret))).one_or_none()
+        link = self._with(secret)
         if link is None or link.revoked_at is not None or (link.expires_at is not None and at >= link.expires_at):
             return None
-        counted = update(Link).where(Link.id == link.id).values(opened=Link.opened + 1, last_opened_at=at)
-        with self._database.session() as session:
-            session.execute(counted)
+        if counted:
+            query = update(Link).where(Link.id == link.id).values(opened=Link.opened + 1, last_opened_at=at)
+            with self._database.session() as session:
+                session.execute(query)
         return link
+
+    def known(self, secret: str) -> bool:
+        """Whether there is or was a link with this secret, revoked and expired ones too."""
+        return self._with(secret) is not None
 
     def revoke(self, identity: str, now: int | None = None) -> bool:
         """End a link now; False: there is none with this id that was still good."""
@@ -88,3 +90,9 @@ class Links:
         query = select(Link).where(Link.sha256 == sha256).order_by(Link.created_at, Link.id)
         with self._database.reading() as session:
             return session.scalars(query).all()
+
+    def _with(self, secret: str) -> Link | None:
+        if not _SECRET.fullmatch(secret):
+            return None
+        with self._database.reading() as session:
+            return session.scalars(select(Link).where(Link.hash == hashed(secret))).one_or_none()

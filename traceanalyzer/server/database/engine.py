@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event, text
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -97,11 +97,19 @@ def make(settings: Settings) -> Database:
     """The database that the settings name; no table is made and nothing is read yet."""
     if settings.database_file is not None:
         _make_private(settings.database_file)
-    engine = create_engine(settings.database, pool_size=8, max_overflow=-1, pool_pre_ping=False)
+    # One connection a thread, all of which may be at work at once; eight stay open between requests.
+    engine = create_engine(_address(settings), pool_size=8, max_overflow=-1)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up)
         event.listen(engine, "begin", _say_begin)
     return Database(engine)
+
+
+def _address(settings: Settings) -> URL:
+    """As parts, not as text: a folder's name may hold what means something else in an address."""
+    if settings.database_file is None:
+        return make_url(settings.database)
+    return URL.create("sqlite", database=str(settings.database_file))
 
 
 def _make_private(path: Path) -> None:
