@@ -219,6 +219,71 @@ def test_the_server_s_idle_time_is_no_step_s() -> None:
     assert found["decode_share"] == round(38 / 63, 4)
 
 
+def test_prompts_between_the_steps_of_others_leave_no_time_idle() -> None:
+    """32 sequences decode all the time, and after each fifth step the prompt of one more is run for one that ended."""
+    steps, at = [], START
+    for i in range(200):
+        steps.append(step(at, 4 * MS, sequences=32, tokens=32))
+        at += 20 * MS
+        if i % 5 == 4:
+            steps.append(step(at, 4 * MS, PREFILL, tokens=64, prefill_tokens=64, new_sequences=1))
+            at += 25 * MS
+    found = logged(*steps).summary(at)
+    assert found["idle_s"] == 0.0
+    decode, prefill = 199 * 20 + 4, 39 * 25 + 4  # what follows the last prompt is not there yet
+    assert found["decode_share"] == round(decode / (decode + prefill), 4)
+    assert found["decode_period_p50_us"] == found["decode_period_p99_us"] == 20_000.0
+
+
+def prompt(start_ns: int, sequences: int) -> steplog.Step:
+    return step(start_ns, 10 * MS, PREFILL, tokens=8, prefill_tokens=8, sequences=sequences, new_sequences=sequences)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "prompts", "then", "idle"),
+    [
+        (2, [1], 1, [True]),  # two have ended, one has come
+        (2, [1], 2, [False]),  # one of two goes on
+        (2, [1, 3], 4, [True, False]),  # two prompts one after the other: the second one interrupts the first
+        (2, [1, 3], 5, [False, False]),
+        (2, [1, 3], 3, [True, True]),  # the first one ended with its prompt
+        (0, [1, 1, 1, 1], 0, [True, True]),  # nothing but prompts
+    ],
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_gap_is_idle_if_all_that_goes_on_came_after_it(
+    decoding: int, prompts: list[int], then: int, idle: list[bool], mixed: bool
+) -> None:
+    """Each step lasts 10 ms and begins 100 ms after the one before it, in the thread of another one's steps."""
+    steps = [step(START, 10 * MS, sequences=decoding)] if decoding else []
+    steps += [prompt(START + (len(steps) + i) * 100 * MS, many) for i, many in enumerate(prompts)]
+    if then and mixed:
+        steps.append(
+            step(START + len(steps) * 100 * MS, 10 * MS, MIXED, sequences=then + 7, new_sequences=7, tokens=99)
+        )
+    elif then:
+        steps.append(step(START + len(steps) * 100 * MS, 10 * MS, sequences=then))
+    log = StepLog()
+    for one in steps:
+        log.add([one, step(one.start_ns + MS, thread=8)])
+    idle_ns, periods, threads = log._copy(("idle_ns", "period_ns", "thread"), 0)
+    own = [(idle, period) for idle, period, thread in zip(idle_ns, periods, threads, strict=True) if thread == 7]
+    assert [pair != (0, 100 * MS) for pair in own[: len(idle)]] == idle
+    assert {pair for pair in own[: len(idle)] if pair != (0, 100 * MS)} <= {(90 * MS, 0)}
+
+
+def test_a_gap_is_not_known_before_the_step_after_it_has_ended() -> None:
+    """As the period of the last step: of what came after the last prompt nothing is known."""
+    assert logged(step(START), prompt(START + S, 1)).summary(START + 2 * S)["idle_s"] == 0.0
+    assert logged(step(START), prompt(START + S, 1), prompt(START + 2 * S, 1)).summary(START + 3 * S)["idle_s"] == 0.996
+
+
+def test_no_period_reaches_over_a_window_s_edge_though_it_is_not_idle() -> None:
+    steps = [step(START, sequences=32), prompt(START + S, 1)._replace(window=1)]
+    log = logged(*steps, step(START + 2 * S, sequences=33, window=1))
+    assert [column[0] for column in log._copy(("idle_ns", "period_ns"), 0)] == [0, 0]
+
+
 def test_a_gap_within_a_request_is_the_host_s_and_counts() -> None:
     found = logged(step(START), step(START + S), step(START + 2 * S)).summary(START + 3 * S)
     assert (found["decode_period_p50_us"], found["idle_s"]) == (1_000_000.0, 0.0)
@@ -274,7 +339,7 @@ def test_memory_is_bounded_by_time_and_by_rows(monkeypatch: pytest.MonkeyPatch) 
     for i in range(5000):
         quick.add([step(START + i * MS, thread=i % 1000)])
     assert 300 <= len(quick) <= 320 and quick.dropped == 5000 - len(quick)
-    assert len(quick._last) <= 256
+    assert len(quick._threads) <= 256
 
 
 def test_profiled_steps_are_held_against_those_of_the_same_batch() -> None:

@@ -2,12 +2,14 @@
 
 Definitions: a step's *period* is the time from its start to the start of the next step in the same thread. The *decode
 period* is that of a decode step whose next step is one, too; drafts in between belong to it. A gap before a step of new
-sequences only is *idle*: nothing was in flight, so it belongs to no step; so does any gap of over a minute. A step's
-share of time is its period, or its duration where no period is known. Percentiles are nearest-rank.
+sequences only is *idle*, and belongs to no step, unless the next step that goes on decodes more sequences than began
+since: then some were in flight. So is any gap of over a minute. A step's share of time is its period, or its duration
+where no period is known. Percentiles are nearest-rank.
 
 What could be wrong: where the steps of one batch move from thread to thread there are no periods, and shares are those
 of the calls' durations, which on a GPU leave out what runs on after the call. A server that fetches one new sequence at
-a time looks idle while it waits for its own scheduler.
+a time looks idle while it waits for its own scheduler. Where all that was in flight ended in the step before new
+sequences came, the time between is idle even if the engine was at work in it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence
 
 from .inside import layout
 from .ring import Step
@@ -29,6 +31,7 @@ _LONGEST_GAP_NS = 60_000_000_000
 _AROUND_NS = 1_000_000_000
 """Steps so near a window are not counted as unprofiled: Kineto prepares before it and writes after it."""
 _MOST_THREADS = 256
+_MOST_GAPS = 1024
 _SETTLED_STEPS, _SETTLED_NS, _SETTLED_LEAST = 16, 1_000_000_000, 3
 _FEW = 3
 _OTHER, _PREFILL, _DECODE, _MIXED, _DRAFT = map(layout.PHASES.index, ("other", "prefill", "decode", "mixed", "draft"))
@@ -46,6 +49,28 @@ COLUMNS = tuple(name for name, _ in _STORED + _DERIVED)
 """Of the log and its file. Periods and idle times of 0 are unknown or none."""
 
 
+class _Gap(NamedTuple):
+    """The time between two steps, the second one of new sequences only: idle until a later step says otherwise.
+
+    before, after: their rows, counted from the first one ever. begun: how many sequences the thread had begun by then.
+    """
+
+    before: int
+    after: int
+    begun: int
+
+
+class _Thread:
+    """What is remembered of a thread. last, last_main: its last row, and the last one that is no draft."""
+
+    __slots__ = ("begun", "gaps", "last", "last_main")
+
+    def __init__(self) -> None:
+        self.last = self.last_main = -1
+        self.begun = 0
+        self.gaps: deque[_Gap] = deque(maxlen=_MOST_GAPS)
+
+
 class StepLog:
     """The steps of one process over the last ten minutes, at most `MOST_ROWS`, as columns. Safe for two threads.
 
@@ -59,8 +84,7 @@ class StepLog:
         self._append_stored = [self._columns[name].append for name, _ in _STORED]
         self._append_derived = [self._columns[name].append for name, _ in _DERIVED]
         self._first = 0
-        self._last: dict[int, int] = {}
-        self._last_main: dict[int, int] = {}
+        self._threads: dict[int, _Thread] = {}
         self._windows: deque[tuple[int, int]] = deque(maxlen=64)
         self._lock = threading.Lock()
 
@@ -91,16 +115,17 @@ class StepLog:
             append(value)
         for append in self._append_derived:
             append(0)
-        before = self._last.get(step.thread, -1) - self._first
-        if before >= 0:
-            self._link(before, row, step)
-        self._last[step.thread] = self._first + row
-        if len(self._last) > _MOST_THREADS:
-            self._forget_threads()
+        thread = self._thread(step.thread)
+        if thread.gaps:
+            self._decide(thread, step)
+        if thread.last >= self._first:
+            self._link(thread, row, step)
+        thread.last = self._first + row
+        thread.begun += step.new_sequences
         if step.phase == _DRAFT:
             return 0
-        before = self._last_main.get(step.thread, -1) - self._first
-        self._last_main[step.thread] = self._first + row
+        before = thread.last_main - self._first
+        thread.last_main = self._first + row
         if before < 0 or step.phase != _DECODE or columns["phase"][before] != _DECODE or self._is_idle(before, step):
             return 0
         if self._turns_over(before, step):
@@ -108,17 +133,39 @@ class StepLog:
         period = columns["decode_period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
         return 0 if step.window or columns["window"][before] else period
 
-    def _link(self, before: int, row: int, step: Step) -> None:
+    def _link(self, thread: _Thread, row: int, step: Step) -> None:
         """What becomes known of a row when the next step of its thread starts."""
-        columns = self._columns
-        if self._is_idle(before, step):
-            columns["idle_ns"][before] = max(0, self._gap(before, step))
+        columns, before = self._columns, thread.last - self._first
+        if self._gap(before, step) > _LONGEST_GAP_NS:
+            columns["idle_ns"][before] = self._gap(before, step)
+        elif self._is_idle(before, step):
+            thread.gaps.append(_Gap(thread.last, self._first + row, thread.begun))
         elif not self._turns_over(before, step):
             columns["period_ns"][before] = max(0, step.start_ns - columns["start_ns"][before])
         if step.window:
             columns["near_window"][before] = 1
         if columns["window"][before]:
             columns["near_window"][row] = 1
+
+    def _decide(self, thread: _Thread, step: Step) -> None:
+        """What a step says of the gaps before it: with more sequences than began since, some were in flight.
+
+        Only a step that goes on with sequences can say so. Until one comes, gaps count as idle: where nothing but prompts
+        is run there is none.
+        """
+        columns, going_on = self._columns, step.sequences - step.new_sequences
+        final = step.phase in (_DECODE, _MIXED) and going_on > 0
+        for gap in list(thread.gaps) if final else [thread.gaps[-1]]:
+            before, after = gap.before - self._first, gap.after - self._first
+            if before < 0:
+                continue
+            start, next_start = columns["start_ns"][before], columns["start_ns"][after]
+            in_flight = final and going_on > thread.begun - gap.begun
+            columns["idle_ns"][before] = 0 if in_flight else max(0, next_start - start - columns["duration_ns"][before])
+            if in_flight and columns["window"][before] == columns["window"][after]:
+                columns["period_ns"][before] = max(0, next_start - start)
+        if final:
+            thread.gaps.clear()
 
     def _gap(self, before: int, step: Step) -> int:
         return step.start_ns - self._columns["start_ns"][before] - self._columns["duration_ns"][before]
@@ -130,10 +177,14 @@ class StepLog:
         """Whether a window opened or closed between two steps: the recorder's own time, told as open_ms and stop_ms."""
         return bool(self._columns["window"][before] != step.window)
 
-    def _forget_threads(self) -> None:
-        newest = sorted(self._last, key=lambda thread: self._last[thread])[-_MOST_THREADS // 2 :]
-        self._last = {thread: self._last[thread] for thread in newest}
-        self._last_main = {thread: self._last_main[thread] for thread in newest if thread in self._last_main}
+    def _thread(self, number: int) -> _Thread:
+        found = self._threads.get(number)
+        if found is None:
+            if len(self._threads) == _MOST_THREADS:
+                newest = sorted(self._threads, key=lambda one: self._threads[one].last)[-_MOST_THREADS // 2 :]
+                self._threads = {one: self._threads[one] for one in newest}
+            found = self._threads[number] = _Thread()
+        return found
 
     def _trim(self) -> None:
         """Drop what is too old or too much, in large pieces: taking from an array's front moves all of it."""
