@@ -1,1 +1,8 @@
-"""The HTTP interface under /api/v1."""
+"""The routes of the API, version 1.
+
+shapes    what requests and answers look like
+traces    PUT, HEAD, GET, DELETE of one trace, and the list
+reports   a trace's report as HTML, JSON or Markdown
+links     share links
+state     health, version, metrics
+"""
