@@ -34,6 +34,8 @@ _WATCH_S = 0.1
 _THREADS = 256
 _FOLDER_FILES = 8
 _LOOK_AFTER_S = 1.0
+_CPU_CAUGHT_S = 1.0
+"""How much longer a child may run that catches the signal that its CPU time is over."""
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -234,11 +236,14 @@ class _Watch:
             with self._process.oneshot():
                 used = self._process.memory_info().rss
                 threads = self._process.num_threads()
+                times = self._process.cpu_times()
         except psutil.Error:
             return None
         self.peak_bytes = max(self.peak_bytes, used)
         if used > self._limits.memory_bytes or threads > _THREADS:
             return "memory"
+        if times.user + times.system > self._limits.cpu_s + _CPU_CAUGHT_S:
+            return "cpu"
         if now >= self._look_at:
             self._look_at = now + _LOOK_AFTER_S
             if self._written() - self._given > _FOLDER_FILES * self._limits.file_bytes:
