@@ -17,10 +17,10 @@ from __future__ import annotations
 import gzip
 import threading
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from pathlib import Path
-from typing import Any, Iterable, NamedTuple, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence, Tuple
 
 from .inside import layout
 from .ring import Step
@@ -32,6 +32,9 @@ _AROUND_NS = 1_000_000_000
 """Steps so near a window are not counted as unprofiled: Kineto prepares before it and writes after it."""
 _MOST_THREADS = 256
 _MOST_GAPS = 1024
+_NEVER_NS = 2**63
+_Span = Tuple[int, int]
+"""Two times in epoch nanoseconds, both included."""
 _SETTLED_STEPS, _SETTLED_NS, _SETTLED_LEAST = 16, 1_000_000_000, 3
 _FEW = 3
 _OTHER, _PREFILL, _DECODE, _MIXED, _DRAFT = map(layout.PHASES.index, ("other", "prefill", "decode", "mixed", "draft"))
@@ -85,7 +88,8 @@ class StepLog:
         self._append_derived = [self._columns[name].append for name, _ in _DERIVED]
         self._first = 0
         self._threads: dict[int, _Thread] = {}
-        self._windows: deque[tuple[int, int]] = deque(maxlen=64)
+        self._spans: list[_Span] = []
+        self._cost: tuple[_Span, dict[str, Any]] | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -106,7 +110,10 @@ class StepLog:
     def mark(self, from_ns: int, until_ns: int) -> None:
         """Say that a profiler may be at work in this span: its steps are not unprofiled."""
         with self._lock:
-            self._windows.append((from_ns, until_ns))
+            starts = self._columns["start_ns"]
+            oldest = starts[0] if starts else from_ns - KEPT_NS
+            kept = [span for span in self._spans if span[1] >= oldest]
+            self._spans = _merged([*kept, _around(from_ns, until_ns)])
 
     def _append(self, step: Step) -> int:
         """Add a row; returns the decode period that it completes outside a window, or 0."""
@@ -150,8 +157,8 @@ class StepLog:
     def _decide(self, thread: _Thread, step: Step) -> None:
         """What a step says of the gaps before it: with more sequences than began since, some were in flight.
 
-        Only a step that goes on with sequences can say so. Until one comes, gaps count as idle: where nothing but prompts
-        is run there is none.
+        Only a step that goes on with sequences can say so. Until one comes, gaps count as idle: where nothing but
+        prompts is run there is none.
         """
         columns, going_on = self._columns, step.sequences - step.new_sequences
         final = step.phase in (_DECODE, _MIXED) and going_on > 0
@@ -280,26 +287,28 @@ class StepLog:
         """What profiling costs: median decode period within a window, and of steps far from any.
 
         Of steps with the window's most frequent number of sequences where there are enough (`same_batch`), else of all.
-        Where no step decodes, of the steps of no known phase.
+        Where no step decodes, of the steps of no known phase. Asked again for the same window, the answer is the same.
         """
-        found = self._overhead(opened_ns, closed_ns, "decode_period_ns", _DECODE)
-        return found or self._overhead(opened_ns, closed_ns, "period_ns", _OTHER)
+        window = (opened_ns, closed_ns)
+        if self._cost is None or self._cost[0] != window:
+            found = self._overhead(window, "decode_period_ns", _DECODE)
+            found = found or self._overhead(window, "period_ns", _OTHER)
+            if not found:
+                return {}
+            self._cost = window, found
+        return dict(self._cost[1])
 
-    def _overhead(self, opened_ns: int, closed_ns: int, column: str, wanted: int) -> dict[str, Any]:
-        inside: list[tuple[int, int]] = []
-        outside: list[tuple[int, int]] = []
-        with self._lock:
-            spans = [*self._windows, (opened_ns, closed_ns)]
-        names = ("phase", "start_ns", column, "sequences", "window", "near_window")
-        for phase, start, period, sequences, window, near in zip(*self._copy(names, 0)):
-            if phase != wanted or not period:
-                continue
-            if start >= opened_ns and start + period <= closed_ns:
-                inside.append((sequences, period))
-            elif not window and not near and _is_apart(start, start + period, spans):
-                outside.append((sequences, period))
+    def _overhead(self, window: _Span, column: str, wanted: int) -> dict[str, Any]:
+        opened, closed = window
+        columns = self._copy(("phase", "start_ns", column, "sequences"), opened - _LONGEST_GAP_NS)
+        inside = [
+            (sequences, period)
+            for phase, start, period, sequences in zip(*columns)
+            if phase == wanted and period and start >= opened and start + period <= closed
+        ]
         if not inside:
             return {}
+        outside = self._unprofiled(window, column, wanted)
         batch = Counter(sequences for sequences, _ in inside).most_common(1)[0][0]
         alike = [[period for sequences, period in found if sequences == batch] for found in (inside, outside)]
         same = len(alike[1]) >= _FEW
@@ -309,6 +318,25 @@ class StepLog:
             "unprofiled_step_us": _microseconds(percentile(sorted(plain), 50)), "profiled_steps": len(profiled),
             "unprofiled_steps": len(plain), "same_batch": same,
         }  # fmt: skip
+
+    def _unprofiled(self, window: _Span, column: str, wanted: int) -> list[tuple[int, int]]:
+        """Sequences and period of each step of a phase that lies far from all windows."""
+        with self._lock:
+            spans = _merged([*self._spans, _around(*window)])
+        begins, ends = [begin for begin, _ in spans], [end for _, end in spans]
+        names = ("phase", "start_ns", column, "sequences", "window", "near_window")
+        found: list[tuple[int, int]] = []
+        free_from, free_until = 0, -1  # between two spans: rows lie about in order of time, so it is seldom looked up
+        for phase, start, period, sequences, number, near in zip(*self._copy(names, 0)):
+            if phase != wanted or not period or number or near:
+                continue
+            if not free_from <= start < free_until:
+                place = bisect_right(begins, start)
+                free_from = ends[place - 1] + 1 if place else 0
+                free_until = begins[place] if place < len(begins) else _NEVER_NS
+            if free_from <= start and start + period < free_until:
+                found.append((sequences, period))
+        return found
 
     def write_csv(self, path: Path) -> int:
         """Write the log, gzip-compressed and atomically. Returns the number of steps. Raises `OSError`."""
@@ -336,8 +364,19 @@ def percentile(ordered: Sequence[int], share: int) -> int | None:
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else None
 
 
-def _is_apart(start: int, end: int, spans: Iterable[tuple[int, int]]) -> bool:
-    return all(end < opened - _AROUND_NS or start > closed + _AROUND_NS for opened, closed in spans)
+def _around(from_ns: int, until_ns: int) -> _Span:
+    return from_ns - _AROUND_NS, until_ns + _AROUND_NS
+
+
+def _merged(spans: Iterable[_Span]) -> list[_Span]:
+    """In order of time, each apart from the next."""
+    found: list[_Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
 
 
 def _decoded(tokens: Iterable[int], prompts: Iterable[int], phases: Iterable[int]) -> int:
