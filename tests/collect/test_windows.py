@@ -440,6 +440,32 @@ def test_an_unknown_model_is_recorded_without_labels(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize(
+    "module", ["vllm.v1.worker.gpu_worker", "sglang.srt.model_executor.model_runner", "transformers.modeling_utils"]
+)
+def test_an_engine_that_still_loads_is_not_recorded(tmp_path: Path, module: str) -> None:
+    """Nor the server in front of it, which has torch as long: an hour of weights and graphs."""
+    bench = Bench(tmp_path, "--every", "5m", ranks=0)
+    engine, front = bench.add(100, hooks=["torch._dynamo.eval_frame", module]), bench.add(101)
+    engine.seen_s -= 3600
+    front.seen_s -= 3600
+    found = bench.request("every")
+    assert isinstance(found, Refused) and found.code == "no_model" and "--step" in found.message
+    bench.go(60)
+    assert not bench.daemon.sent and not bench.control.held
+    bench.decode()
+    engine.facts["model"] = {"name": "tiny"}
+    assert isinstance(bench.request("every"), Window)
+    bench.close()
+
+
+def test_torch_itself_is_no_engine(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ranks=0)
+    bench.add(100, hooks=["torch._dynamo.eval_frame"]).seen_s -= 21
+    assert isinstance(bench.request(), Window)
+    bench.close()
+
+
 def test_a_model_that_has_not_run_yet_is_waited_for(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.request()
@@ -515,6 +541,24 @@ def test_the_python_recorder_when_it_is_forced(tmp_path: Path) -> None:
     (done,) = bench.go(6)
     assert done is window and done.missing == [101]
     assert done.raws == [RawWindow(tmp_path / "100-1.json", 100, "python", 5, 9, "steps", 1.5, 2.0, None)]
+    bench.close()
+
+
+def test_a_python_window_that_nobody_waits_for_any_more_is_withdrawn(tmp_path: Path) -> None:
+    """Else an idle process would open it at its next step, hours later."""
+    bench = Bench(tmp_path, "--signal", "--recorder", "python", ranks=2)
+    bench.decode()
+    bench.request()
+    bench.go(0.5)
+    meta(tmp_path, 100, 1)
+    (done,) = bench.go(60)
+    assert done.missing == [101]
+    assert bench.control.asked == [(1, 32, 2000), (1, 0, 0)]
+    meta(tmp_path, 101, 1)  # it had begun all the same
+    bench.decode()
+    bench.request()
+    bench.go(0.5)
+    assert sorted(path.name for path in tmp_path.glob("10*-1.*")) == ["100-1.json", "100-1.meta.json"]
     bench.close()
 
 

@@ -53,6 +53,14 @@ class Process:
         return self.stepped_s is not None or bool(self.facts.get("model"))
 
     @property
+    def has_engine(self) -> bool:
+        """Whether an engine's classes are wrapped: its steps will be seen as soon as it runs any."""
+        hooks = self.facts.get("hooks")
+        return isinstance(hooks, list) and any(
+            isinstance(name, str) and not name.startswith("torch.") for name in hooks
+        )
+
+    @property
     def age_s(self) -> float:
         """Seconds since it was first seen."""
         return time.monotonic() - self.seen_s

@@ -29,7 +29,8 @@ SETTLE_S = 20.0
 HINDERED_S = 10.0
 """Longest wait for what hinders the recorder."""
 UNLABELLED_S = 20.0
-"""So long after torch was imported a process without a model that is known is recorded without labels."""
+"""So long after torch was imported a process without a model that is known is recorded without labels, where no
+process has an engine that is known."""
 _DAY_S = 86_400.0
 _LEAST_MS = 20
 _EDGE_STEPS = 2
@@ -159,13 +160,21 @@ class Windows:
             return None
         if holders:
             return Refused("unsupported", self._taker.why_not(holders))
-        return Refused("no_model", "no process has run a model yet")
+        hint = ""
+        if any(process.has_engine and process.age_s > UNLABELLED_S for process in self._processes.live):
+            hint = "; where it is none of the engine's, name what one step calls by --step MODULE:CLASS.METHOD"
+        return Refused("no_model", f"no process has run a model yet{hint}")
 
     def _able(self, now: float) -> list[Process]:
-        """The processes to record: those that hold a model; without any, those that have had torch for a while."""
-        holders = [process for process in self._processes.live if process.holds_model]
-        if not holders:
-            holders = [process for process in self._processes.live if process.age_s > UNLABELLED_S]
+        """The processes to record: those that hold a model; without any, those that have had torch for a while.
+
+        An engine takes minutes to load its weights and to capture its graphs, and no profiler should start meanwhile.
+        So where one is known in any process, its first step is waited for.
+        """
+        live = self._processes.live
+        holders = [process for process in live if process.holds_model]
+        if not holders and not any(process.has_engine for process in live):
+            holders = [process for process in live if process.age_s > UNLABELLED_S]
         return [process for process in holders if self._taker.able(process)]
 
     def _settled(self, window: Window, now: float) -> bool:
