@@ -77,6 +77,7 @@ class Serving:
         self.folder = folder
         self.token = token
         self.log_path = folder.with_name(folder.name + ".log")
+        folder.parent.mkdir(parents=True, exist_ok=True)
         before = self.log_path.stat().st_size if self.log_path.exists() else 0
         words = [*COMMAND, "serve", "--folder", str(folder), "--port", "0", "--min-free-gb", "0", *options]
         with self.log_path.open("ab") as log:
@@ -140,10 +141,13 @@ class Serving:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
-    def close(self) -> None:
+    def close_client(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def close(self) -> None:
+        self.close_client()
         if self.process.poll() is None:
             self.kill()
 

@@ -15,6 +15,7 @@ from traceanalyzer.commands.backup import backup, restore
 from traceanalyzer.commands.collect import SETTINGS, collect
 from traceanalyzer.commands.gpus import gpus
 from traceanalyzer.commands.report import report
+from traceanalyzer.commands.serve import serve
 from traceanalyzer.commands.simulate import simulate
 from traceanalyzer.commands.token import token
 
@@ -31,6 +32,7 @@ app.command()(report)
 app.command(context_settings=SETTINGS, add_help_option=False)(collect)
 app.command()(gpus)
 app.command()(simulate)
+app.command()(serve)
 app.add_typer(token, name="token")
 app.command()(backup)
 app.command()(restore)
