@@ -1,0 +1,243 @@
+"""Rewrites events: every text by the rule of its place, every number byte by byte as it was.
+
+Most events are of a few forms, and their texts repeat. So a block is cut into units (a text with its key, a category
+with its name), and each distinct unit is looked at once. Where one needs to be seen in its event (a process' name, an
+unusual order of keys), that event is taken apart. What could be wrong: an object that spells a key twice keeps the
+last, as readers of JSON do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from traceanalyzer.share.redact.levels import Tally
+from traceanalyzer.share.redact.places import ANNOTATIONS, COMPILED, INPUTS, OPS, PYTHON, Places
+from traceanalyzer.share.redact.shapes import Scrubbed
+from traceanalyzer.trace.salvage import DAMAGE, Events
+
+_STRING = r'"(?:[^"\\]++|\\.)*+"'
+_LISTED = rf"\[\s*+{_STRING}(?:\s*+,\s*+{_STRING})*+\s*+\]"
+_UNIT = re.compile(
+    (
+        rf'((?:"ph"\s*+:\s*+"X"\s*+,\s*+)?+"cat"\s*+:\s*+{_STRING}\s*+,\s*+"name"\s*+:\s*+{_STRING}'
+        rf"|{_STRING}(?:\s*+:(?:\s*+(?:{_STRING}|{_LISTED}))?+)?+)"
+    ).encode(),
+    re.DOTALL,
+)
+"""A unit: an event's beginning as Kineto writes it, or a text, with what stands under it where that is text too."""
+_BEGIN = re.compile(
+    rf'("ph"\s*+:\s*+"X"\s*+,\s*+)?+"cat"\s*+:\s*+({_STRING})\s*+,\s*+"name"\s*+:\s*+({_STRING})'.encode(), re.DOTALL
+)
+_HARMLESS = frozenset((b'"name": "[memory]"', b'"name":"[memory]"'))
+_ONE = re.compile(_STRING.encode(), re.DOTALL)
+_KEYED = re.compile(rf"({_STRING})(\s*+:)(.*)".encode(), re.DOTALL)
+_USUAL = COMPILED | ANNOTATIONS | OPS | {PYTHON}
+_IN_CONTEXT = frozenset(("cat", "name", INPUTS))
+"""Keys of which more must be known than the text under them."""
+_PLACED = ("ph", "id", "s", "bp")
+_MOST_UNITS = 200_000
+_MOST_BYTES = 1 << 25
+_DEEPEST = 24
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_LIST = msgspec.json.Decoder(list[Raw])
+_TEXT = msgspec.json.Decoder(str)
+_NULL = b"null"
+
+Rule = Callable[[str], Scrubbed]
+
+
+class EventRewriter:
+    """Rewrites the events of one file.
+
+    Args:
+        places: the rules.
+        tally: where changes are counted.
+    """
+
+    def __init__(self, places: Places, tally: Tally) -> None:
+        """Nothing is known yet."""
+        self._places = places
+        self._tally = tally
+        self._units = _Units(self._unit)
+
+    def rewrite(self, events: Events) -> bytes:
+        """The events of a block, separated by commas."""
+        self._units.trim()
+        text = b",\n".join(events.raws)
+        parts = _UNIT.split(text)
+        found = list(map(self._units.__getitem__, parts[1::2]))
+        if None not in found:
+            self._count(parts[1::2])
+            parts[1::2] = found
+            return b"".join(parts)
+        return b",\n".join(map(self._event, events.raws, events.categories))
+
+    def value(self, raw: Raw | bytes, key: str) -> bytes:
+        """Any value under a key of an unknown object, as `Places.argument` has it."""
+        return self._walk(raw, key, 0)
+
+    def _count(self, units: Sequence[bytes]) -> None:
+        changed = self._units.changed
+        if changed:
+            for unit in filter(changed.__contains__, units):
+                self._tally.counts.update(changed[unit])
+
+    def _event(self, raw: Raw, category: str | None) -> bytes:
+        parts = _UNIT.split(raw)
+        found = list(map(self._units.__getitem__, parts[1::2]))
+        if None in found:
+            return self._apart(raw, category)
+        self._count(parts[1::2])
+        parts[1::2] = found
+        return b"".join(parts)
+
+    def _unit(self, unit: bytes) -> tuple[bytes | None, Counter[str]]:
+        """What takes a unit's place, and why; None where its event must be seen as a whole."""
+        kinds: Counter[str] = Counter()
+
+        def replaced(match: re.Match[bytes], rule: Rule) -> bytes:
+            after, why = self._ruled(match.group(), rule)
+            kinds.update(why)
+            return after
+
+        if (begin := _BEGIN.fullmatch(unit)) is not None:
+            category, name = _plain(begin[2]), begin[3]
+            if category not in _USUAL or not (begin[1] or _plain(name) == category):
+                return None, kinds
+            after, kinds = self._ruled(name, lambda text: self._places.name(category, text))
+            return unit[: -len(name)] + after, kinds
+        if unit in _HARMLESS:
+            return unit, kinds
+        keyed = _KEYED.fullmatch(unit)
+        if keyed is None:
+            return _ONE.sub(lambda match: replaced(match, lambda text: self._places.argument("", text)), unit), kinds
+        key = _plain(keyed[1])
+        if (key in _IN_CONTEXT and not (key == INPUTS and keyed[3])) or self._places.key(key).text != key:
+            return None, kinds
+        if key == "ph" and keyed[3].strip() == b'"M"':
+            return None, kinds
+        after = _ONE.sub(lambda match: replaced(match, lambda text: self._places.argument(key, text)), keyed[3])
+        return keyed[1] + keyed[2] + after, kinds
+
+    def _ruled(self, literal: bytes, rule: Rule) -> tuple[bytes, Counter[str]]:
+        text = _plain(literal)
+        found = rule(text)
+        if found.text == text:
+            return literal, found.kinds
+        self._tally.show(found.kinds, text, found.text)
+        return msgspec.json.encode(found.text), found.kinds
+
+    def _literal(self, literal: bytes, rule: Rule) -> bytes:
+        after, kinds = self._ruled(literal, rule)
+        self._tally.counts.update(kinds)
+        return after
+
+    def _apart(self, raw: Raw, category: str | None) -> bytes:
+        """One event, field by field."""
+        try:
+            fields = _OBJECT.decode(raw)
+        except DAMAGE:  # no object
+            return self._walk(raw, "", 0)
+        name = _text(fields.get("name"))
+        is_metadata = _text(fields.get("ph")) == "M"
+        out: list[tuple[str, bytes]] = []
+        for key, field in fields.items():
+            value = bytes(field)
+            begin = value[:1]
+            if key == "name" and begin == b'"' and not is_metadata:
+                out.append((key, self._literal(value, lambda text: self._places.name(category, text))))
+            elif key == "args" and is_metadata and begin == b"{":
+                out.append((key, self._metadata(value, name)))
+            elif key == "args":
+                out.append((key, self._walk(value, "", 0)))
+            else:
+                out.append((self._key(key), self._walk(value, key if key != "name" else "", 0)))
+        return _joined(out)
+
+    def _metadata(self, raw: bytes, name: str | None) -> bytes:
+        """What Kineto calls processes and threads."""
+        rule = {
+            "process_name": self._places.process,
+            "thread_name": self._places.thread,
+            "process_labels": self._places.labels,
+        }.get(name or "")
+        if rule is None:
+            return self._walk(raw, "", 0)
+        return _joined(
+            (self._key(key), self._literal(value, rule) if value[:1] == b'"' else self._walk(value, key, 0))
+            for key, value in ((key, bytes(field)) for key, field in _OBJECT.decode(raw).items())
+        )
+
+    def _walk(self, raw: Raw | bytes, key: str, depth: int) -> bytes:
+        """Any value: texts by the rule of the key they stand under, all else as it is."""
+        raw = bytes(raw)
+        begin = raw[:1]
+        if begin == b'"':
+            return self._literal(raw, lambda text: self._places.argument(key, text))
+        if begin not in (b"{", b"["):
+            return raw
+        if depth == _DEEPEST:
+            self._tally.counts["texts"] += 1
+            return _NULL
+        if begin == b"[":
+            return b"[" + b", ".join(self._walk(item, key, depth + 1) for item in _LIST.decode(raw)) + b"]"
+        inner = _OBJECT.decode(raw).items()
+        return _joined((self._key(name), self._walk(value, name, depth + 1)) for name, value in inner)
+
+    def _key(self, key: str) -> str:
+        found = self._places.key(key)
+        if found.text != key:
+            self._tally.show(found.kinds, key, found.text)
+            self._tally.counts.update(found.kinds)
+        return found.text
+
+
+class _Units(dict[bytes, "bytes | None"]):
+    """What takes the place of each distinct unit. `changed` holds the reasons of those that change."""
+
+    def __init__(self, look: Callable[[bytes], tuple[bytes | None, Counter[str]]]) -> None:
+        super().__init__()
+        self.changed: dict[bytes, Counter[str]] = {}
+        self._look = look
+        self._bytes = 0
+
+    def __missing__(self, unit: bytes) -> bytes | None:
+        after, kinds = self._look(unit)
+        self._bytes += 2 * len(unit)
+        self[unit] = after
+        if after is not None and kinds:
+            self.changed[unit] = kinds
+        return after
+
+    def trim(self) -> None:
+        """Forget everything where that has become much."""
+        if len(self) > _MOST_UNITS or self._bytes > _MOST_BYTES:
+            self.clear()
+            self.changed.clear()
+            self._bytes = 0
+
+
+def _plain(literal: bytes) -> str:
+    return _TEXT.decode(literal)
+
+
+def _text(raw: Raw | None) -> str | None:
+    """The text of a field; None where it is none."""
+    value = b"" if raw is None else bytes(raw)
+    return _plain(value) if value[:1] == b'"' else None
+
+
+def _joined(fields: Iterable[tuple[str, bytes]]) -> bytes:
+    """An object. Two keys that have become the same are told apart."""
+    out: dict[str, bytes] = {}
+    for key, value in fields:
+        number, unique = 2, key
+        while unique in out:
+            unique, number = f"{key}#{number}", number + 1
+        out[unique] = value
+    return b"{" + b", ".join(msgspec.json.encode(key) + b": " + value for key, value in out.items()) + b"}"

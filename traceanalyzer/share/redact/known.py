@@ -1,0 +1,141 @@
+"""Learns from a file, before it is rewritten, how its hosts and users are called, to find them anywhere in it.
+
+Kineto writes the host's name into metadata at the end of the file, and PyTorch's handler names files
+`<host>_<process>.<time>.pt.trace.json`. Users are whoever has a home folder in it. What could be wrong: a name that is
+an ordinary word (a user called `user`) is looked for only where people and libraries write, not in the names of kernels
+and ops; one that is a common word of this field or shorter than three letters is not looked for at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from traceanalyzer.trace.notes import NoteBook
+from traceanalyzer.trace.source import SourceStream
+
+_OVERLAP = 1024
+_MOST_NAMES = 200
+_SLASH = rb"(?:\\?/|\\\\|\\u00(?:2f|2F|5c|5C))"
+_PART = rb'((?:[^"\\/:,;()<>*?|]|\\u[0-9a-fA-F]{4}){1,64})'
+_HOME = re.compile(rb"(?:home|Users|HOME)" + _SLASH + rb"+" + _PART + rb"(?=[\\/\":,;() ])")
+_INDUCTOR = re.compile(rb"torchinductor_([A-Za-z0-9_.-]{1,64})")
+_KEYED = re.compile(
+    rb'"((?:host_?name|host|node_?name|node|pod_?name|fqdn|machine|computer_?name|slurmd?_node(?:name|list)'
+    rb'|user(?:_?name)?|logname|\w{1,16}_user|trace_?name))"\s*:\s*"((?:[^"\\]|\\.){1,512})"',
+    re.IGNORECASE | re.DOTALL,
+)
+_FILE = re.compile(r"(?:.*[\\/])?([\w.-]+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?", re.ASCII)
+_HOST = re.compile(r"(?=[^.])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}", re.ASCII)
+_USER = re.compile(r"[^\W_][\w .@+-]{1,62}\w")
+_NUMBER = re.compile(r"[\d.]+")
+_COMMON = frozenset((
+    "user", "users", "root", "admin", "administrator", "nobody", "ubuntu", "debian", "centos", "ec2-user",
+    "home", "public", "shared", "default", "guest", "test", "python", "python2", "python3", "torch", "pytorch",
+    "cuda", "triton", "vllm", "sglang", "aten", "nccl", "kernel", "main", "data", "model", "models", "work",
+    "workspace", "localhost", "local", "host", "hostname", "node", "server", "worker", "rank", "none", "null",
+    "true", "false", "trace", "traces", "profile", "profiler", "stream", "cpu", "gpu", "opt", "usr", "tmp",
+    "var", "lib", "bin", "src", "app", "run", "runner", "jenkins", "decode", "prefill", "forward", "backward",
+    "step", "string", "float", "half", "int", "long", "void", "const", "char", "bool", "at", "std", "nn", "and",
+    "for", "the", "my",
+))  # fmt: skip
+_LEAST_LETTERS = 3
+_DISTINCTIVE = re.compile(r"(?=.*[\d.-]).{6,}|\w{9,}")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The names of hosts and users that one file gives away."""
+
+    hosts: frozenset[str] = frozenset()
+    users: frozenset[str] = frozenset()
+
+    @cached_property
+    def all(self) -> re.Pattern[str] | None:
+        """Finds any of them."""
+        return _finder(self.hosts, self.users)
+
+    @cached_property
+    def distinctive(self) -> re.Pattern[str] | None:
+        """Finds those that can be nothing else."""
+        return _finder(filter(_DISTINCTIVE.fullmatch, self.hosts), filter(_DISTINCTIVE.fullmatch, self.users))
+
+
+def learn(path: Path) -> Known:
+    """Read a file once for the names in it.
+
+    Raises:
+        InputError, UnsupportedTraceError: it cannot be opened as a trace.
+    """
+    hosts: set[str] = set()
+    users: set[str] = set()
+    add_host(hosts, host_of_file(path.name))
+    stream = SourceStream(path, NoteBook())
+    try:
+        tail = b""
+        for chunk in stream:
+            text = tail + chunk
+            for found in _HOME.findall(text):
+                _add_user(users, _decoded(found))
+            for found in _INDUCTOR.findall(text):
+                _add_user(users, _decoded(found))
+            for key, value in _KEYED.findall(text):
+                _add(_decoded(key).lower(), _decoded(value), hosts, users)
+            tail = text[-_OVERLAP:]
+            if len(hosts) + len(users) > _MOST_NAMES:
+                break
+    finally:
+        stream.close()
+    return Known(frozenset(hosts), frozenset(users))
+
+
+def host_of_file(name: str) -> str:
+    """The host that a file or a trace is named after, or the empty string."""
+    found = _FILE.fullmatch(name)
+    return found[1] if found and not found[1].isdigit() else ""
+
+
+def add_host(hosts: set[str], name: str) -> None:
+    """Add a host's full and short name, unless it is a word like any other."""
+    if not _HOST.fullmatch(name):
+        return
+    for part in (name, name.partition(".")[0]):
+        if len(part) >= _LEAST_LETTERS and part.lower() not in _COMMON and not _NUMBER.fullmatch(part):
+            hosts.add(part)
+
+
+def _add(key: str, value: str, hosts: set[str], users: set[str]) -> None:
+    if key.replace("_", "") == "tracename":
+        add_host(hosts, host_of_file(value))
+    elif "user" in key or key == "logname":
+        _add_user(users, value)
+    else:
+        add_host(hosts, value)
+
+
+def _add_user(users: set[str], name: str) -> None:
+    name = name.strip()
+    if len(name) >= _LEAST_LETTERS and _USER.fullmatch(name) and name.lower() not in _COMMON:
+        users.add(name)
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(b'"' + text + b'"', type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return text.decode("utf-8", "replace")
+
+
+def _finder(hosts: Iterable[str], users: Iterable[str]) -> re.Pattern[str] | None:
+    """A pattern with a group `user` for the users; longer names first, as one may begin another."""
+    parts = []
+    for group, names in (("host", hosts), ("user", users)):
+        listed = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+        if listed:
+            parts.append(f"(?P<{group}>{listed})")
+    return re.compile(rf"(?<![A-Za-z0-9:])(?:{'|'.join(parts)})(?![A-Za-z0-9])", re.IGNORECASE) if parts else None

@@ -1,0 +1,188 @@
+"""What may stand in which place of an event: names by category, arguments by key, and what else is text.
+
+    names        kernels, runtime calls, Python functions: as they are, but for shapes; ops: what looks like an op;
+                 annotations: see `annotations`; anything else: a word, or a hash
+    arguments    known ones as they are, but for shapes; of others numbers and single words stay
+    Concrete Inputs   numbers, flags, types and devices; a text becomes `input:<hash>`
+    processes    the program's name without its arguments
+
+Each rule gives the text that takes a text's place, and counts why. What could be wrong: one word may say much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from traceanalyzer.share.redact.annotations import annotation, is_listed
+from traceanalyzer.share.redact.levels import Level, digest
+from traceanalyzer.share.redact.shapes import Scrubbed, Shapes
+
+ANNOTATIONS = frozenset(("user_annotation", "gpu_user_annotation"))
+OPS = frozenset(("cpu_op", "Operator"))
+COMPILED = frozenset((
+    "kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "cuda_runtime", "cuda_driver", "Runtime",
+    "Driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "cuda_sync", "xpu_sync", "mtia_runtime",
+    "mtia_ccp_events", "privateuse1_runtime", "privateuse1_driver", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu",
+    "async_gpu", "overhead", "cuda_event",
+))  # fmt: skip
+"""Categories whose names come from compiled code."""
+PYTHON = "python_function"
+INPUTS = "Concrete Inputs"
+_CODE = frozenset((
+    "Input type", "Input Dims", "Input dims", "Input Strides", "kernel", "Kernel", "kernel_name", "kernel_hash",
+    "kernel_backend", "kernel_kwargs", "kernel_file", "grid", "block", "kind", "cuda_sync_kind", "dtype",
+    "Collective name", "Process Group Name", "Process Group Ranks", "In split size", "Out split size", "Trace name",
+    "Call stack", "Module Hierarchy", "direction", "trace_id", "displayTimeUnit", "backend", "backend_config",
+    "pg_name", "nccl_version", "ph", "cat", "bp", "s", "id", "ts", "dur", "Ev Idx", "Fwd thread id",
+))  # fmt: skip
+"""Keys whose texts come from PyTorch or a compiler."""
+_STACKS = frozenset(("Call stack", "Module Hierarchy", "kernel_file", "Trace name"))
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+#-]{0,47}|annotation:[0-9a-f]{12}", re.ASCII)
+_NUMBERS = re.compile(
+    r"(?:[\s,\[\]()+-]*(?:0x[0-9a-fA-F]{1,16}|\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?))*[\s,\[\]()]*", re.ASCII
+)
+_FIXED = re.compile(
+    r"(?:(?:Trace )?PyTorch Profiler|stream|thread|GPU|CPU|XPU|MTIA|HPU|Spans|Traces)(?: ?\(?\d{1,20}\)?)? ?"
+    r"|\d{1,20} bytes"
+    r"|(?:Event|Context|Stream) (?:Sync|Wait Event)|\[(?:credential|email|home|path|host|tmp|user|address|removed)\]|",
+    re.ASCII,
+)
+_INPUT = re.compile(
+    r"(?:True|False|None|inf|-inf|nan|,|\s|[\[\]()]|-?\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?[jL]?)*"
+    r"|(?:cuda|cpu|xpu|hip|mps|meta|hpu)(?::\d{1,4})?|(?:torch|c10)[.:]{1,2}[A-Za-z]\w{0,31}"
+    r"|(?:auto|fp8(?:_e[45]m[23]\w{0,8})?|bf16|bfloat16|fp16|float16|half|float|float32|double|u?int\d{1,2}|bool|strided"
+    r"|mean|sum|none|tanh|silu|gelu|relu|swiglu|sigmoid|softmax|default|e[45]m[23]\w{0,4}|NHD|HND|max|min|avg|trunc|floor)",
+    re.ASCII,
+)
+_REPLACED = re.compile(r"(?:input|text|key|name|process|thread|python|op):[0-9a-f]{12}", re.ASCII)
+_GROUPED = re.compile(r"<[^<>]*>|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
+_UNCLOSED = re.compile(r"[<(\[{].*\Z", re.DOTALL)
+_DECLARED = re.compile(
+    r"(?:(?:void|int|float|bool|auto|static|inline|const|unsigned|std::\S+)\s+){0,4}\S*(?:\s+const)?\s?", re.ASCII
+)
+_LONGEST_OP = 2000
+_THREAD = re.compile(r"(thread -?\d{1,20} \()(.*)\)", re.DOTALL | re.ASCII)
+_PROGRAM = re.compile(r"(?:.*[\\/])?([A-Za-z0-9_.:+#-]{1,48})", re.ASCII)
+_LABELS = re.compile(r"(?:(?:CPU|GPU|XPU|MTIA|HPU)(?: \d{1,9})?)?", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_ .%/()\[\]#:+-]{0,63}|-?\d{1,20}|", re.ASCII)
+_PACKAGED = re.compile(
+    r"<built-in (?:function|method) \w*(?: of .*)?>|<(?:frozen [\w.]+|string)>\(\d+\): [\w<>.]+|nn\.Module: \w{1,80}"
+    r"|(?:(?:torch|vllm|sglang|transformers|triton|flash_attn|flashinfer|numpy|accelerate|aiter)\w*/\S+"
+    r"|inspect|typing|os|threading|contextlib|functools|tokenize|enum|re|json|weakref|collections|abc|copy)\.py\(\d+\)"
+    r": [\w<>.]+",
+    re.ASCII | re.DOTALL,
+)
+_REMOVED = "[removed]"
+
+
+class Places:
+    """The rules for one file.
+
+    Args:
+        shapes: what is known by its shape.
+        level: how much is taken out; not "none".
+    """
+
+    def __init__(self, shapes: Shapes, level: Level) -> None:
+        """Keep the rules of one level."""
+        self._scrub = shapes.scrub
+        self._strict = level == "strict"
+
+    def name(self, category: str | None, text: str) -> Scrubbed:
+        """The name of an event of a category, None for one without."""
+        if category in ANNOTATIONS:
+            return self._annotated(text)
+        if category in COMPILED:
+            return self._scrub(text, prose=False)
+        if category == PYTHON:
+            return self._function(text)
+        if category in OPS:
+            return self._scrub(text, prose=False) if _is_op(text) else self._annotated(text)
+        if is_listed(text) or _FIXED.fullmatch(text):
+            return Scrubbed(text, Counter())
+        return self._worded("name", "names", text)
+
+    def argument(self, key: str, text: str) -> Scrubbed:
+        """A text that stands under a key, or in a list under it."""
+        if key == INPUTS:
+            return self._input(text)
+        if key in _CODE:
+            if self._strict and key in _STACKS and text not in ("", _REMOVED):
+                return Scrubbed(_REMOVED, Counter(names=1))
+            return self._scrub(text)
+        return self._worded("text", "texts", text)
+
+    def key(self, text: str) -> Scrubbed:
+        """A key itself."""
+        if _KEY.fullmatch(text):
+            found = self._scrub(text)
+            if found.text == text or _KEY.fullmatch(found.text):
+                return found
+        if _REPLACED.fullmatch(text):
+            return Scrubbed(text, Counter())
+        return Scrubbed(f"key:{digest(text)}", Counter(texts=1))
+
+    def process(self, text: str) -> Scrubbed:
+        """A process' name or command line: the program alone."""
+        if _FIXED.fullmatch(text) or _LABELS.fullmatch(text) or _REPLACED.fullmatch(text):
+            return Scrubbed(text, Counter())
+        first = text.split()[0] if text.split() else ""
+        program = _PROGRAM.fullmatch(first)
+        kept = self._scrub(program[1]) if program and not self._strict else None
+        if kept is None or not _PROGRAM.fullmatch(kept.text):
+            return Scrubbed(f"process:{digest(text)}", Counter(names=1))
+        after = kept.text if text == first else f"{kept.text} [arguments]"
+        if after == text:
+            return kept
+        return Scrubbed(after, kept.kinds or Counter(names=1))
+
+    def thread(self, text: str) -> Scrubbed:
+        """A thread's or a stream's name."""
+        if _FIXED.fullmatch(text) or _NUMBERS.fullmatch(text):
+            return Scrubbed(text, Counter())
+        numbered = _THREAD.fullmatch(text)
+        found = self._worded("thread", "names", numbered[2] if numbered else text)
+        return Scrubbed(f"{numbered[1]}{found.text})", found.kinds) if numbered else found
+
+    def labels(self, text: str) -> Scrubbed:
+        """What Kineto calls a row of devices."""
+        return Scrubbed(text, Counter()) if _LABELS.fullmatch(text) else self._worded("text", "texts", text)
+
+    def _annotated(self, text: str) -> Scrubbed:
+        said = self._scrub(text)
+        after = annotation(text, said.text)
+        found = self._scrub(after)
+        if found.kinds:  # in what may stay otherwise
+            return Scrubbed(f"annotation:{digest(said.text)}", found.kinds)
+        return Scrubbed(after, Counter() if after == text else said.kinds or Counter(annotations=1))
+
+    def _function(self, text: str) -> Scrubbed:
+        found = self._scrub(text)
+        if self._strict and not _PACKAGED.fullmatch(found.text) and not _REPLACED.fullmatch(found.text):
+            return Scrubbed(f"python:{digest(text)}", Counter(names=1))
+        return found
+
+    def _input(self, text: str) -> Scrubbed:
+        if _INPUT.fullmatch(text) or _REPLACED.fullmatch(text):
+            return Scrubbed(text, Counter())
+        return Scrubbed(f"input:{digest(self._scrub(text).text)}", Counter(inputs=1))
+
+    def _worded(self, prefix: str, kind: str, text: str) -> Scrubbed:
+        """Numbers, a single word, or a hash: of what is left without shapes, as an address can be guessed."""
+        found = self._scrub(text)
+        if any(form.fullmatch(found.text) for form in (_NUMBERS, _FIXED, _REPLACED)):
+            return found
+        if not self._strict and _WORD.fullmatch(found.text):
+            return found
+        return Scrubbed(f"{prefix}:{digest(found.text)}", found.kinds or Counter({kind: 1}))
+
+
+def _is_op(text: str) -> bool:
+    """Whether a name reads like a symbol: nothing but a declaration is left of it without what stands in brackets."""
+    if len(text) > _LONGEST_OP or is_listed(text) or not any(char.isspace() for char in text):
+        return len(text) <= _LONGEST_OP and text.isascii()
+    inner = text
+    while (outer := _GROUPED.sub("", inner)) != inner:
+        inner = outer
+    return text.isascii() and bool(_DECLARED.fullmatch(_UNCLOSED.sub("", inner)))
