@@ -149,14 +149,14 @@ def test_windows_are_joined_and_the_time_between_them_counts_nowhere(
 
 
 def test_what_ran_is_named(recorded: tuple[Run, Path, dict[str, Any]]) -> None:
-    _, _, report = recorded
+    run, _, report = recorded
     model = report["run"]["model"]
     assert report["run"]["engine"] == "Transformers" and report["run"]["engine_version"]
     assert (model["layers"], model["hidden"], model["heads"], model["kv_heads"], model["vocab"]) == (2, 32, 4, 2, 128)
     per_token = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, head size, bytes
     assert report["memory"]["kv_bytes_per_token"] == per_token
     assert report["memory"]["weight_bytes"] == 4 * model["parameters"]
-    assert report["steplog"] is None or report["steplog"]["steps"] <= len(report["steps"])
+    assert report["steplog"]["steps"] == len(report["steps"]) == run.steps
 
 
 def test_windows_given_by_name_say_the_same(recorded: tuple[Run, Path, dict[str, Any]]) -> None:

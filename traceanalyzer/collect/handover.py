@@ -1,13 +1,15 @@
 """Hands finished windows to the spool, with what is known about their processes at that moment.
 
 What could be wrong: the engine's metrics are asked for when a window is seen to open and to close, up to a tick late;
-rates are over the time between the two answers. Counters of the last tenth of a second may not be there yet.
+rates are over the time between the two answers. Counters of the last tenth of a second may not be there yet. A long
+step log takes a while to be summed up: windows that come faster wait for the next sum, which then covers a few seconds
+after them, too.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .block import About
 from .control import Control
@@ -22,9 +24,16 @@ from .takers import LABELS_AFTER_NS, LABELS_BEFORE_NS
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_SUMMARY_S = 2.0
-_SUMMARY_COST = 20
-"""A step log is summed up anew when its sum is this old, or so many times older than it took to make."""
+_REST = 20
+"""Least time between two sums of one step log, as a multiple of what one took."""
+
+
+class _Sum(NamedTuple):
+    """A step log's sum: when it was begun and how long it took, in monotonic seconds."""
+
+    made_s: float
+    took_s: float
+    found: dict[str, Any]
 
 
 class HandOver:
@@ -39,7 +48,9 @@ class HandOver:
         self._asked: dict[int, list[Future[dict[str, Any] | None]]] = {}
         self._waiting: list[tuple[Window, float]] = []
         self._contexts: dict[int, int] = {}
-        self._summaries: dict[int, tuple[float, float, dict[str, Any]]] = {}
+        self._sums: dict[int, _Sum] = {}
+        self._ticked_s = float("-inf")
+        self._closing = False
 
     def see(self) -> None:
         """To be called after each refresh of the processes: remembers the length of what is in flight."""
@@ -66,11 +77,14 @@ class HandOver:
         self._waiting.append((window, time.monotonic() + 2 * TIMEOUT_S))
 
     def tick(self) -> None:
-        """Hand over what has its metrics, or will not get them."""
+        """Hand over what has its metrics, or will not get them, and whose step logs may be summed up now."""
         waiting, self._waiting = self._waiting, []
+        self._ticked_s = time.monotonic()
         for window, until in waiting:
             asked = self._asked.get(window.number, [])
-            if time.monotonic() < until and not all(answer.done() for answer in asked):
+            if not self._closing and (
+                (self._ticked_s < until and not all(answer.done() for answer in asked)) or self._rests(window)
+            ):
                 self._waiting.append((window, until))
                 continue
             self._asked.pop(window.number, None)
@@ -80,9 +94,14 @@ class HandOver:
             self._spool.add(window, self._abouts(window))
 
     def close(self) -> None:
-        """Hand over everything, without waiting for metrics."""
-        self._waiting = [(window, 0.0) for window, _ in self._waiting]
+        """Hand over everything as it is now, without waiting for metrics."""
+        self._closing = True
         self.tick()
+
+    def _rests(self, window: Window) -> bool:
+        """Whether a step log of the window was summed up before this tick, and too little time has passed since."""
+        sums = [self._sums[raw.pid] for raw in window.raws if raw.pid in self._sums]
+        return any(one.made_s < self._ticked_s < one.made_s + _REST * one.took_s for one in sums)
 
     def _abouts(self, window: Window) -> dict[int, About]:
         known = {process.pid: process for process in [*self._processes.ended, *self._processes.live]}
@@ -104,10 +123,11 @@ class HandOver:
         )  # fmt: skip
 
     def _summary(self, process: Process) -> dict[str, Any]:
-        """The step log's sum; in mode `full` windows may come faster than it can be made anew."""
-        made, cost, found = self._summaries.get(process.pid, (float("-inf"), 0.0, {}))
-        now = time.monotonic()
-        if now - made > max(_SUMMARY_S, cost * _SUMMARY_COST):
+        """The sum of a process' steps up to now, made once for all windows of a tick."""
+        last = self._sums.get(process.pid)
+        began = time.monotonic()
+        if last is None or last.made_s < self._ticked_s:
+            process.catch_up()
             found = process.log.summary(time.time_ns())
-            self._summaries[process.pid] = (now, time.monotonic() - now, found)
-        return found
+            last = self._sums[process.pid] = _Sum(began, time.monotonic() - began, found)
+        return last.found

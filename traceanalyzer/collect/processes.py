@@ -46,6 +46,8 @@ class Process:
     stepped_s: float | None = None
     """Monotonic seconds at which it was first seen, and at which its ring last grew."""
     changed_ns: int = 0
+    _ahead: list[Step] = field(default_factory=list)
+    _periods_ahead: list[int] = field(default_factory=list)
 
     @property
     def holds_model(self) -> bool:
@@ -93,10 +95,22 @@ class Process:
 
     def read(self) -> None:
         """Take the new steps from the ring into the log."""
-        self.fresh = self.ring.new_records()
-        self.fresh_periods = self.log.add(self.fresh) if self.fresh else []
-        if self.fresh:
+        self._take()
+        self.fresh, self._ahead = self._ahead, []
+        self.fresh_periods, self._periods_ahead = self._periods_ahead, []
+
+    def catch_up(self) -> None:
+        """Take all that is in the ring by now into the log; for whoever asks what is fresh it comes with `read`."""
+        while self._take():
+            continue
+
+    def _take(self) -> bool:
+        new = self.ring.new_records()
+        if new:
+            self._ahead += new
+            self._periods_ahead += self.log.add(new)
             self.stepped_s = time.monotonic()
+        return bool(new)
 
 
 class Processes:
@@ -176,10 +190,7 @@ class Processes:
 
     def _end(self, process: Process) -> None:
         """Take what a process left in its ring, then let go of it."""
-        left = process.ring.new_records()
-        while left:
-            process.log.add(left)
-            left = process.ring.new_records()
+        process.catch_up()
         process.ring.close()
         self.live.remove(process)
         self._done[process.pid] = process.changed_ns

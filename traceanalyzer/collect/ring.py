@@ -50,12 +50,13 @@ class RingReader:
         """Open the ring. Raises `OSError`."""
         self.lost = 0
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._last_header = b""
         self._next = 0
         self._patience = _HOLE_READS
 
     def word(self, offset: int) -> int:
-        """A word of the ring's header; 0 while there is none."""
-        data = os.pread(self._fd, 8, offset)
+        """A word of the ring's header, after `close` as it was then; 0 while there is none."""
+        data = os.pread(self._fd, 8, offset) if self._fd >= 0 else self._last_header[offset : offset + 8]
         return int.from_bytes(data, "little") if len(data) == 8 else 0
 
     @property
@@ -65,6 +66,8 @@ class RingReader:
 
     def new_records(self) -> list[Step]:
         """The records that were completed since the last call, oldest first; at most `_READ_AT_ONCE`."""
+        if self._fd < 0:
+            return []
         header = os.pread(self._fd, _HEADER.size, layout.MAGIC)
         magic, _, count = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, 0, 0)
         if magic != layout.RING_MAGIC:
@@ -118,5 +121,6 @@ class RingReader:
     def close(self) -> None:
         """Let go of the file."""
         if self._fd >= 0:
+            self._last_header = os.pread(self._fd, layout.PAGE, 0)
             os.close(self._fd)
             self._fd = -1
