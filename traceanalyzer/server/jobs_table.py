@@ -16,7 +16,7 @@ from sqlalchemy import and_, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.server.database.engine import Database
+from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import Job, Trace
 from traceanalyzer.server.text import clean, now_ms, tail
 from traceanalyzer.server.traces import Page
@@ -45,7 +45,7 @@ class Jobs:
             .values(state="running", attempts=Job.attempts + 1, started_at=now, finished_at=None)
         )
         with self._database.session() as session:
-            if not session.execute(query).rowcount:
+            if not changed(session, query):
                 return None
             job = session.get_one(Job, id)
             _move(session, job.sha256, "queued", "running")
@@ -88,7 +88,7 @@ class Jobs:
         """At start: queue every job that was running when the server ended; returns how many."""
         with self._database.session() as session:
             session.execute(update(Trace).where(Trace.state == "running").values(state="queued"))
-            return int(session.execute(update(Job).where(Job.state == "running").values(state="queued")).rowcount)
+            return changed(session, update(Job).where(Job.state == "running").values(state="queued"))
 
     def release(self, id: int) -> None:
         """Give a running job back as if it had not been taken: the server ends before the job did."""

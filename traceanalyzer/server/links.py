@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from sqlalchemy import select, update
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.server.database.engine import Database
+from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import Link, Trace
 from traceanalyzer.server.text import clean, now_ms
 from traceanalyzer.server.tokens import hashed
@@ -78,7 +78,7 @@ class Links:
         """End a link now; False: there is none with this id that was still good."""
         query = update(Link).where(Link.id == identity, Link.revoked_at.is_(None))
         with self._database.session() as session:
-            return bool(session.execute(query.values(revoked_at=now_ms() if now is None else now)).rowcount)
+            return bool(changed(session, query.values(revoked_at=now_ms() if now is None else now)))
 
     def get(self, identity: str) -> Link | None:
         """The link with this id, whatever its state."""

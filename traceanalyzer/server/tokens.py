@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select, update
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.server.database.engine import Database
+from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import Token
 from traceanalyzer.server.text import now_ms
 
@@ -100,8 +100,7 @@ class Tokens:
         """End a token now; False: there is none with this id that was still good."""
         query = update(Token).where(Token.id == identity, Token.revoked_at.is_(None))
         with self._database.session() as session:
-            done = session.execute(query.values(revoked_at=now_ms() if now is None else now))
-            return bool(done.rowcount)
+            return bool(changed(session, query.values(revoked_at=now_ms() if now is None else now)))
 
     def any_active(self) -> bool:
         """Whether the server asks for tokens: from the first one that was ever made on.

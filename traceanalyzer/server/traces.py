@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, or_, select, tuple_, u
 from sqlalchemy.exc import IntegrityError
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.server.database.engine import Database
+from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import FILTERS, Job
 from traceanalyzer.server.database.models import Trace as TraceRow
 from traceanalyzer.server.labels import Labels
@@ -167,13 +167,13 @@ class Traces:
     def delete(self, sha256: str) -> bool:
         """Forget a trace with its jobs and links; the caller deletes the blobs after that."""
         with self._database.session() as session:
-            return bool(session.execute(delete(TraceRow).where(TraceRow.sha256 == sha256)).rowcount)
+            return bool(changed(session, delete(TraceRow).where(TraceRow.sha256 == sha256)))
 
     def pin(self, sha256: str, pinned: bool) -> bool:
         """Keep a trace for good, or no longer; False: there is none."""
         query = update(TraceRow).where(TraceRow.sha256 == sha256).values(pinned=pinned)
         with self._database.session() as session:
-            return bool(session.execute(query).rowcount)
+            return bool(changed(session, query))
 
     def set_analysed(self, sha256: str, found: Found, now: int, labels: Labels | None = None) -> bool:
         """Keep what an analysis found; `labels`, from the file itself, fill only what nobody has said.
@@ -204,7 +204,7 @@ class Traces:
             .values(state="failed", error=clean(error, _ERROR_CHARS))
         )
         with self._database.session() as session:
-            return bool(session.execute(query).rowcount)
+            return bool(changed(session, query))
 
     def oldest(
         self, limit: int, before_ms: int | None = None, environment: str | None = None, but: Sequence[str] = ()

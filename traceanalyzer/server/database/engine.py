@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, CursorResult, Delete, Update, create_engine, event, text
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
@@ -91,6 +91,11 @@ class Database:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self.engine.dispose()
+
+
+def changed(session: Session, statement: Update | Delete) -> int:
+    """Run an update or a deletion; how many rows it changed."""
+    return cast("CursorResult[Any]", session.execute(statement)).rowcount
 
 
 def make(settings: Settings) -> Database:
