@@ -129,10 +129,34 @@ def test_ranks_are_read_beside_each_other(tmp_path: Path, mode: str, note: tuple
     assert codes(found)["other_processes_left_out"] == (1, "")
 
 
-def test_a_rank_without_any_window_is_missing(tmp_path: Path) -> None:
-    folder = windowed.recording(tmp_path / "r", windows(2), rank=0, processes=[{"world_size": 2}], mode="sample")
+@pytest.mark.parametrize("mode", ["full", "sample"])
+def test_a_rank_without_any_window_is_missing(tmp_path: Path, mode: str) -> None:
+    processes = [{"pid": 1}, {"pid": 4001, "rank": 0, "world_size": 2}, {"pid": 4002, "rank": 1, "world_size": 2}]
+    folder = windowed.recording(tmp_path / "r", windows(2), rank=0, processes=processes, mode=mode)
     found = read_traces([folder])
     assert found[0].recording is not None and found[0].recording.ranks_missing == (1,)
+
+
+@pytest.mark.parametrize("mode", ["full", "sample"])
+def test_the_ranks_of_other_hosts_are_not_missing(tmp_path: Path, mode: str) -> None:
+    """The second of two hosts with two ranks each: the other one has its own recording."""
+    folder = tmp_path / "r"
+    folder.mkdir()
+    files = [(windowed.write(folder, window(10**6 * n), windowed.block(n, rank), rank, 10 + rank), n, rank, 10 + rank)
+             for rank in (2, 3) for n in (1, 2)]  # fmt: skip
+    processes = [{"pid": 10 + rank, "rank": rank, "world_size": 4} for rank in (2, 3)]
+    windowed.manifest(folder, files, mode=mode, processes=processes)
+    found = read_traces([folder])
+    assert found[0].recording is not None and found[0].recording.ranks_missing == ()
+    assert "windows_without_ranks" not in codes(found)
+
+
+def test_a_rank_that_a_window_says_it_lacks_is_missing(tmp_path: Path) -> None:
+    folder = windowed.recording(tmp_path / "r", windows(1), rank=0, mode="sample")
+    facts = json.loads((folder / "recording.json").read_text(encoding="utf-8"))
+    facts["windows"][0]["ranks_missing"] = [3, None, "x", -1]
+    found = read_traces([edited(folder, **facts)])
+    assert found[0].recording is not None and found[0].recording.ranks_missing == (3,)
 
 
 def test_of_one_rank_the_process_with_most_steps_is_read(tmp_path: Path) -> None:
@@ -175,7 +199,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 ODD = {
     "windows": [None, 7, {"files": "x"}, {"files": [None, 3, []]}, {"number": -1, "files": [{"name": "gone.json"}]}],
-    "processes": [{"world_size": "many"}, {"world_size": -3}, {"world_size": 2**40}, 5], "mode": {"a": 1},
+    "processes": [{"rank": "many"}, {"rank": -3}, {"rank": 2**40}, {"rank": True}, {"rank": [1]}, 5], "mode": {"a": 1},
     "dropped": [1], "failures": 3, "recorder": "\x1b[31m", "created_at": ["x"], "finished_at": {},
     "extra": {"env": {"TOKEN": "x"}},
 }  # fmt: skip

@@ -68,7 +68,8 @@ class Manifest:
     created: str
     reasons: tuple[str, ...]
     files: tuple[File, ...]
-    world_size: int | None
+    ranks: frozenset[int] = frozenset()
+    """The ranks that ran on this host: every host of a run has a recording of its own."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     failures: int = 0
     refused: int = 0
@@ -134,7 +135,10 @@ def _manifest(folder: Path, facts: Mapping[str, Any]) -> Manifest:
     entries = [(place, window, entry) for place, window in enumerate(windows) for entry in _dicts(window.get("files"))]
     files = [file for place, window, entry in entries if (file := _file(place, window, entry)) is not None]
     dropped = facts.get("dropped")
-    sizes = [_count(process.get("world_size"), _MOST_RANK) for process in _dicts(facts.get("processes"))]
+    ranks = [process.get("rank") for process in _dicts(facts.get("processes"))]
+    for window in windows:
+        lacking = window.get("ranks_missing")
+        ranks += lacking if isinstance(lacking, list) else []
     created = facts.get("created_at")
     return Manifest(
         folder=folder,
@@ -144,7 +148,7 @@ def _manifest(folder: Path, facts: Mapping[str, Any]) -> Manifest:
         created=str(created)[:40] if isinstance(created, str | int | float) else "",
         reasons=tuple(dict.fromkeys(word for window in windows if (word := _word(window.get("reason"))))),
         files=tuple(files),
-        world_size=max((size for size in sizes if size), default=None),
+        ranks=frozenset(rank for one in ranks if (rank := _count(one, _MOST_RANK)) is not None),
         dropped={
             word: count
             for key, value in (dropped.items() if isinstance(dropped, dict) else ())
@@ -278,8 +282,8 @@ def _ranks_missing(
     """
     there = {file.rank for files in by_window.values() for file in files}
     known = {rank for rank in there if rank is not None}
-    if manifest.world_size is not None and manifest.world_size <= len(known) + len(manifest.files) + 1024:
-        known |= set(range(manifest.world_size)) if known else set()
+    if known:
+        known |= manifest.ranks
     if manifest.mode != "sample":
         missing = known - there
         return tuple(sorted(missing)), 0
