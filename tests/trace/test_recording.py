@@ -109,6 +109,32 @@ def test_what_is_missing_or_changed_is_noted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["full", "sample"])
+def test_a_window_that_cannot_be_read_is_counted(tmp_path: Path, mode: str) -> None:
+    folder = windowed.recording(tmp_path / "r", windows(3), mode=mode)
+    paths = sorted(folder.glob("*.gz"))
+    paths[1].write_bytes(b"")
+    found = read_traces([folder])
+    assert [trace.source.name for trace in found] == [path.name for path in (paths if mode == "full" else paths[::-1])
+                                                      if path != paths[1]]  # fmt: skip
+    assert codes(found) == {"recording_files_unreadable": (1, "")}
+    assert found[0].recording is not None
+    assert (found[0].recording.windows_read, found[0].recording.windows) == (2, 3)
+    for path in paths:
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"is empty"):
+        read_traces([folder])
+
+
+def test_a_rank_whose_file_cannot_be_read_is_missing(tmp_path: Path) -> None:
+    folder = two_ranks(tmp_path / "r", "sample")
+    (broken,) = folder.glob("*-12-rank1-*03.123Z*")
+    broken.write_bytes(b"PK no trace")
+    found = codes(read_traces([folder]))
+    assert found["windows_without_ranks"] == (2, "1")
+    assert found["recording_files_unreadable"] == (1, "")
+
+
 def two_ranks(folder: Path, mode: str) -> Path:
     """Three windows of rank 0, two of rank 1, and one of a process without a rank."""
     folder.mkdir()

@@ -37,6 +37,7 @@ WINDOWS_LEFT_OUT = "windows_left_out"
 WINDOWS_WITHOUT_RANKS = "windows_without_ranks"
 RECORDING_UNREADABLE = "recording_unreadable"
 RECORDING_FILES_MISSING = "recording_files_missing"
+RECORDING_FILES_UNREADABLE = "recording_files_unreadable"
 RECORDING_FILES_CHANGED = "recording_files_changed"
 RECORDING_UNFINISHED = "recording_unfinished"
 RECORDING_DROPPED = "recording_dropped"
@@ -69,6 +70,7 @@ SEVERITY: dict[str, Severity] = {
     WINDOWS_WITHOUT_RANKS: "warning",
     RECORDING_UNREADABLE: "warning",
     RECORDING_FILES_MISSING: "warning",
+    RECORDING_FILES_UNREADABLE: "warning",
     RECORDING_FILES_CHANGED: "warning",
     RECORDING_UNFINISHED: "warning",
     RECORDING_DROPPED: "warning",

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from traceanalyzer.errors import InputError
+from traceanalyzer.errors import InputError, TraceAnalyzerError
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.refuse import printable
 from traceanalyzer.trace.tables import Recording, Trace
@@ -196,7 +196,8 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
         most_events: after so many no further window is read; the first one always is.
 
     Raises:
-        InputError: it holds no window that could be read, and says why.
+        TraceAnalyzerError: it holds no window that could be read, and says why. While there is one, others that cannot
+            be read are counted.
     """
     files, others = _of_main_processes(manifest.files)
     there = [file for file in files if _is_plain(manifest.folder / file.name)]
@@ -211,18 +212,8 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
     by_window: dict[int, list[File]] = {}
     for file in there:
         by_window.setdefault(file.window, []).append(file)
-    traces: list[Trace] = []
-    windows_read: list[int] = []
-    events = changed = 0
-    for number in sorted(by_window, reverse=manifest.mode == "sample"):
-        if traces and (events >= most_events or len(windows_read) >= MOST_WINDOWS):
-            break
-        for file in by_window[number]:
-            trace = read(manifest.folder / file.name)
-            events += trace.source.events
-            changed += file.sha256 is not None and file.sha256 != trace.source.sha256
-            traces.append(_with_rank(trace, file))
-        windows_read.append(number)
+    traces, tried, changed = _read_windows(by_window, read, manifest, most_events)
+    windows_read = [number for number in tried if by_window[number]]
     missing, lacking = _ranks_missing(manifest, by_window, windows_read)
     facts = Recording(
         mode=manifest.mode,
@@ -234,7 +225,8 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
         dropped=manifest.dropped,
     )
     book = notes.NoteBook()
-    book.add(notes.WINDOWS_LEFT_OUT, len(by_window) - len(windows_read), f"{len(windows_read)} of {len(by_window)}")
+    book.add(notes.WINDOWS_LEFT_OUT, len(by_window) - len(tried), f"{len(windows_read)} of {len(by_window)}")
+    book.add(notes.RECORDING_FILES_UNREADABLE, len(there) - sum(map(len, by_window.values())))
     book.add(notes.WINDOWS_WITHOUT_RANKS, lacking, ", ".join(map(str, missing[:16])))
     _note_losses(book, manifest, changed, others, len(files) - len(there))
     found = book.notes()
@@ -242,6 +234,37 @@ def read_recording(manifest: Manifest, read: Read, most_events: int = MOST_EVENT
         replace(trace, recording=facts, quality=(*(found if place == 0 else ()), *trace.quality))
         for place, trace in enumerate(traces)
     ]
+
+
+def _read_windows(
+    by_window: dict[int, list[File]], read: Read, manifest: Manifest, most_events: int
+) -> tuple[list[Trace], list[int], int]:
+    """The traces, the windows that were tried, and how many files are not what was recorded.
+
+    Takes files that cannot be read out of `by_window`. Raises what was wrong with the first where all are such.
+    """
+    traces: list[Trace] = []
+    tried: list[int] = []
+    events = changed = 0
+    unreadable: TraceAnalyzerError | None = None
+    for number in sorted(by_window, reverse=manifest.mode == "sample"):
+        if traces and (events >= most_events or len(tried) >= MOST_WINDOWS):
+            break
+        files, by_window[number] = by_window[number], []
+        for file in files:
+            try:
+                trace = read(manifest.folder / file.name)
+            except TraceAnalyzerError as error:
+                unreadable = unreadable or error
+                continue
+            by_window[number].append(file)
+            events += trace.source.events
+            changed += file.sha256 is not None and file.sha256 != trace.source.sha256
+            traces.append(_with_rank(trace, file))
+        tried.append(number)
+    if unreadable is not None and not traces:
+        raise unreadable
+    return traces, tried, changed
 
 
 def _is_plain(path: Path) -> bool:

@@ -48,6 +48,7 @@ QUALITY: Mapping[str, str] = {
     "recording_unreadable": "The recording's manifest could not be read; the traces beside it were read one by one.",
     "recording_files_missing": "{count} file{s} that the recording names {are} not there: deleted for room, or not "
     "copied along.",
+    "recording_files_unreadable": "{count} file{s} of the recording could not be read and {were} left out.",
     "recording_files_changed": "{count} file{s} {are} not what was recorded: changed since.",
     "recording_unfinished": "The recording was not closed: it is still running, or its supervisor was killed. Windows "
     "that were open then are not in it.",
