@@ -205,7 +205,7 @@ async def accept(
             if declared > services.settings.limits.max_body_bytes and sha256:
                 raise Problem(413, f"a trace may have {services.settings.limits.max_body_bytes} bytes")
             kept = await state.ingest.receive(stream, sha256, labels, token, partial(rates_of(request).uploaded, key))
-    except Problem:
+    except BaseException:
         state.metrics.uploaded("refused")
         raise
     state.metrics.uploaded("stored" if kept.new else "known", kept.bytes if kept.new else 0)
