@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.collect import raws
 from traceanalyzer.collect import block as blocks
@@ -90,7 +93,7 @@ def test_every_section_says_what_was_given() -> None:
         "unfinished_steps": 0, "requested_ns": NOW - 10**9, "opened_ns": NOW, "closed_ns": NOW + 10**9,
         "first_step_ns": raws.BASE_NS, "last_step_ns": raws.BASE_NS + 250_000, "stable_batch": True,
         "cold_start": False, "engine": "vllm", "engine_version": "0.33.0", "torch": "2.13.0", "rank": 0,
-        "world_size": 2, "ranks_missing": [1, None],
+        "world_size": 2, "ranks_missing": [1, None], "pid_hash": blocks.process_hash(7),
     }  # fmt: skip
     assert block["sampling"] == {
         "mode": "sample", "trigger": "every", "every_s": 300.0, "weight_s": 300.0, "windows_taken": 4,
@@ -141,6 +144,19 @@ def test_cold_start_is_a_lone_first_prefill() -> None:
     assert cold(raws.step("decode", 0, 0.0)) is False
     assert cold(raws.step("prefill", 0, 0.0), raws.step("decode", 1, 100.0, args={"finished": False})) is False
     assert cold() is None
+
+
+def test_processes_without_a_rank_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(pid: int, host: str) -> str:
+        monkeypatch.setattr("socket.gethostname", lambda: host)
+        block = blocks.build(
+            Window(1, "full", NOW), RawWindow(Path("x"), pid, "python"), About(), Sampling(), scanned(raws.usual()), []
+        )
+        return str(block["window"]["pid_hash"])
+
+    hashes = [of(pid, host) for host in ("node-1", "node-2") for pid in (7, 8)]
+    assert len(set(hashes)) == 4 and all(re.fullmatch("[0-9a-f]{12}", one) for one in hashes)
+    assert of(8, "node-1") == hashes[1], "the same in all windows"
 
 
 def test_a_window_is_complete_when_nothing_cut_it() -> None:

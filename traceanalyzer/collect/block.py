@@ -8,11 +8,13 @@ the step log's last step, times what one token takes; prefixes that sequences sh
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Mapping, Sequence
 
 from .facts import RawWindow, Window
+from .finish import host_hash
 from .scan import Scan
 
 SCHEMA = 1
@@ -108,6 +110,11 @@ def rank(process: Mapping[str, Any], scan: Scan | None = None) -> int | None:
     return _place(process, scan, "rank")
 
 
+def process_hash(pid: int) -> str:
+    """Tells this host's processes apart from each other and from those of other hosts: twelve hexadecimal digits."""
+    return host_hash(f"{host_hash(socket.gethostname())}-{pid}")
+
+
 def cold_start(scan: Scan) -> bool | None:
     """Whether the window holds one step only, the process' first, and that is a prefill. None without step labels."""
     if not scan.steps or scan.first_number is None:
@@ -167,6 +174,7 @@ def _window(
         "stable_batch": window.stable, "cold_start": cold_start(scan),
         "engine": engine, "engine_version": engines.get(engine), "torch": process.get("torch"),
         "rank": rank(process, scan), "world_size": _place(process, scan, "world_size"), "ranks_missing": list(missing),
+        "pid_hash": process_hash(raw.pid),
     }  # fmt: skip
 
 
