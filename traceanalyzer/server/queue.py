@@ -1,4 +1,4 @@
-"""The queue: worker threads that run jobs, and a clock that says when to look for some.
+"""The queue: worker threads that run jobs, a thread that looks for some, and one that keeps the store tidy.
 
 huey hands the jobs to the threads; its file says only when to look, the jobs table is the truth. Every half minute the
 table is looked through, so that a lost, locked or full queue file loses nothing, and a job that is queued twice is
@@ -61,11 +61,13 @@ class Queue:
         self._queued: set[int] = set()
         self._running: set[int] = set()
         self._given_up: set[str] = set()
-        self._checked = False
         self._cannot: dict[str, str] = dict.fromkeys(("network", "files", "processes"), "unknown")
         self._tasks: _Tasks | None = None
         self._consumer: _Consumer | None = None
-        self._clock = threading.Thread(target=self._tick, name="clock", daemon=True)
+        self._clocks = [
+            threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
+            for target in (self._keep_looking, self._keep_tidy)
+        ]
 
     def start(self) -> None:
         """Put right what a killed server left, and start the threads.
@@ -92,7 +94,8 @@ class Queue:
             check_worker_health=False,
         )
         self._consumer.start()
-        self._clock.start()
+        for clock in self._clocks:
+            clock.start()
 
     def stop(self, grace_s: float) -> None:
         """Take no more jobs; those that run get `grace_s` seconds, then they are killed and queued again."""
@@ -104,7 +107,7 @@ class Queue:
         threads = [thread for _, thread in self._consumer.worker_threads]
         _join(threads, grace_s)
         self._kill.set()
-        _join([*threads, self._clock], _KILL_S)
+        _join([*threads, *self._clocks], _KILL_S)
 
     def wake(self, job_id: int | None = None) -> None:
         """Say that a job is waiting: this one, or look which. It never fails: a look follows anyway."""
@@ -136,22 +139,22 @@ class Queue:
                 self._enqueue(job.id, _LATER if job.reason == _RENEWING else _FIRST)
         self._renew(sum(job.reason == _RENEWING for job in jobs))
 
-    def _tick(self) -> None:
-        """The clock's thread: look at once, and then every half minute or when it is asked for."""
-        sweeper, stray = Sweeper(self._services), Stray(self._services)
-        sweep_at = time.monotonic()
+    def _keep_looking(self) -> None:
+        """A thread: look at once, and then every half minute or when it is asked for."""
         while not self._stopping.is_set():
             self._look.clear()
             _attempted("the jobs table cannot be read", self.refill)
-            if not self._checked:
-                self._checked = True
-                _attempted("an analysis child cannot be started", self._check)
-            if time.monotonic() >= sweep_at:
-                sweep_at = time.monotonic() + self._services.settings.retention.sweep_s
-                _attempted("the retention cannot be kept", lambda: sweeper.sweep(now_ms()))
-                _attempted("the store cannot be looked through", stray.look)
             self._stopping.wait(_PAUSE_S)
             self._look.wait(LOOK_S)
+
+    def _keep_tidy(self) -> None:
+        """A thread: what may take long and hurries nobody."""
+        _attempted("an analysis child cannot be started", self._check)
+        sweeper, stray = Sweeper(self._services), Stray(self._services)
+        while not self._stopping.is_set():
+            _attempted("the retention cannot be kept", lambda: sweeper.sweep(now_ms()))
+            _attempted("the store cannot be looked through", stray.look)
+            self._stopping.wait(self._services.settings.retention.sweep_s)
 
     def _check(self) -> None:
         with tempfile.TemporaryDirectory(dir=self._services.settings.work) as folder:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import select
@@ -55,7 +54,7 @@ class Stray:
         An upload in progress has its blob before its row: what one look finds stray is deleted by the next one, if it
         is stray then, too.
         """
-        rows = dict(self._rows())  # before the keys: a row that comes later has its blob already
+        rows = self._rows()  # before the keys: a row that comes later has its blob already
         keys = list(self._services.blobs.keys())
         stray = {key for key in keys if _sha256(key) not in rows}
         deleted = sum(self._delete(key) for key in stray & self._seen)
@@ -66,9 +65,10 @@ class Stray:
             _log.warning("store put right", extra={"event": "stray", "deleted": deleted, "marked": marked})
         return deleted, marked
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def _rows(self) -> dict[str, str]:
+        """The state of every trace, by hash."""
         with self._services.database.reading() as session:
-            yield from session.execute(select(Trace.sha256, Trace.state)).tuples()
+            return {row[0]: row[1] for row in session.execute(select(Trace.sha256, Trace.state)).all()}
 
     def _delete(self, key: str) -> bool:
         with storing.exclusively(_sha256(key)):
