@@ -18,6 +18,7 @@ from traceanalyzer.commands.report import report
 from traceanalyzer.commands.serve import serve
 from traceanalyzer.commands.simulate import simulate
 from traceanalyzer.commands.token import token
+from traceanalyzer.commands.upload import upload
 
 app = typer.Typer(
     name="traceanalyzer",
@@ -32,6 +33,7 @@ app.command()(report)
 app.command(context_settings=SETTINGS, add_help_option=False)(collect)
 app.command()(gpus)
 app.command()(simulate)
+app.command()(upload)
 app.command()(serve)
 app.add_typer(token, name="token")
 app.command()(backup)

@@ -213,7 +213,7 @@ def _read(path: Path) -> _Manifest | None:
     for window in _dicts(facts.get("windows")):
         for file in _dicts(window.get("files")):
             name = file.get("name")
-            if isinstance(name, str) and _NAME.fullmatch(name):
+            if isinstance(name, str) and _NAME.fullmatch(name) and name != MANIFEST:
                 weights[name] = _weight(window.get("weight_s"))
     labels = {"recording": _recording(path.parent, facts)}
     host = facts.get("host_hash")

@@ -112,7 +112,7 @@ class Server:
             )
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"--ca-file: {line.ca_file} cannot be used: {error.strerror or error}") from error
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, httpx2.InvalidURL) as error:
             raise InputError("the proxy of the environment cannot be used", "HTTPS_PROXY, ALL_PROXY") from error
 
     def close(self) -> None:
@@ -126,14 +126,13 @@ class Server:
             Failure: it does not say.
         """
         with self._answer("HEAD", sha256) as answer:
-            if answer.status_code == 404:
-                return False
-            if answer.status_code in (403, 405, 501):  # a token that may only upload; sending says the rest
-                return False
-            self._check(answer, b"")
-            if _STATE not in answer.headers:
-                raise self._foreign()
-            return True
+            _bounded(answer)  # read to its end, a line can be used again
+        if answer.status_code in (403, 404, 405, 501):  # 403: a token that may only upload; sending says the rest
+            return False
+        self._check(answer, b"")
+        if _STATE not in answer.headers:
+            raise self._foreign()
+        return True
 
     def put(self, sha256: str, path: Path, labels: Mapping[str, str], report: Report) -> str:
         """Send a file. Returns the address of the trace's page.
@@ -153,7 +152,7 @@ class Server:
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with self._answer("PUT", sha256, content=body, headers=headers, params=dict(labels)) as answer:
             text = _bounded(answer)
-            self._check(answer, text)
+        self._check(answer, text)
         said = _decoded(text)
         if said.get("sha256") != sha256:
             raise self._foreign()
