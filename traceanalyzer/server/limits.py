@@ -42,14 +42,14 @@ class Buckets:
         self._lock = threading.Lock()
 
     def take(self, key: str, amount: float = 1.0) -> float:
-        """Take `amount`, which may leave a debt; returns the seconds to wait if the bucket was empty already, else 0.
+        """Take `amount`; returns 0, or the seconds to wait where less than 1 was left.
 
-        A refused request takes nothing.
+        Taking may leave a debt, so that a large body is not refused for its size. A refused request takes nothing.
         """
         with self._lock:
             bucket = self._of(key)
-            if bucket.level <= 0:
-                return max(1e-3, (min(amount, self._capacity) - bucket.level) / self._rate)
+            if bucket.level < 1:
+                return (1 - bucket.level) / self._rate
             bucket.level -= amount
             return 0.0
 
