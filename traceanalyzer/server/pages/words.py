@@ -97,7 +97,6 @@ TEXT: Mapping[str, str] = {
     "about.recording": "Recording",
     "about.weight": "Stands for",
     "about.redaction": "Redaction",
-    "about.quality": "Data quality",
     "about.workload": "Workload",
     "about.span": "Analysed span",
     "about.step": "Decode step",
@@ -211,7 +210,6 @@ TEXT: Mapping[str, str] = {
     "sent.title": "Uploaded",
     "sent.new": "Stored; its report is being made.",
     "sent.known": "The server already has this file.",
-    "sent.unsent": "Not looked at: an earlier file could not be read to its end.",
     "sent.more": "Upload more",
     # jobs
     "jobs.title": "Jobs",
@@ -250,7 +248,6 @@ TEXT: Mapping[str, str] = {
     "wrong.413_told": "The form is larger than it may be.",
     "wrong.list": "To the list of traces",
     "wrong.login": "Sign in",
-    "wrong.upload": "To the upload page",
 }
 
 
