@@ -108,18 +108,17 @@ class Sweeper:
         """Delete the oldest unpinned traces until `missing` bytes are freed."""
         deleted = 0
         while missing > 0:
-            rows = self._services.traces.oldest(_BATCH)
-            if not rows:
+            before = missing
+            for row in self._services.traces.oldest(_BATCH):
+                if missing > 0 and self._delete(row, why):
+                    deleted += 1
+                    missing -= row.bytes + (row.report_bytes or 0)
+            if missing == before:
                 break
-            for row in rows:
-                if missing <= 0:
-                    break
-                deleted += self._delete(row, why)
-                missing -= row.bytes + (row.report_bytes or 0)
         return deleted
 
     def _delete(self, row: TraceRow, why: str) -> bool:
-        if not storing.forget(self._services, row.sha256):
+        if not storing.forget(self._services, row.sha256, even_pinned=False):
             return False
         self._services.audit.note("retention", "delete", row.sha256, why)
         return True

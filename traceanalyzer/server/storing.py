@@ -24,9 +24,11 @@ def exclusively(sha256: str) -> Iterator[None]:
         yield
 
 
-def forget(services: Services, sha256: str) -> bool:
-    """Delete a trace, its jobs and links, and everything stored under its hash; False: it was not known."""
+def forget(services: Services, sha256: str, even_pinned: bool = True) -> bool:
+    """Delete a trace, its jobs and links, and everything stored under its hash; False: it was not known, or stays."""
     with exclusively(sha256):
+        if not even_pinned and (row := services.traces.get(sha256)) is not None and row.pinned:
+            return False
         known = services.traces.delete(sha256)
         remove_reports(services.blobs, sha256)
         services.blobs.delete(key_of_trace(sha256))
