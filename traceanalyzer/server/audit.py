@@ -25,17 +25,19 @@ class Audit:
         self._database = database
 
     def note(self, actor: str, action: str, subject: str, detail: str = "") -> None:
-        """Add one row; characters that cannot be seen are written out and long text is cut."""
-        with self._database.session() as session:
-            session.add(
-                Entry(
-                    at=now_ms(),
-                    actor=clean(actor, _FIELD),
-                    action=clean(action, _FIELD),
-                    subject=clean(subject, _FIELD),
-                    detail=clean(detail, _DETAIL),
-                )
-            )
+        """Add one row; characters that cannot be seen are written out and long text is cut.
+
+        Where the disk is full or the database busy, the row goes to the log instead: what was done is done.
+        """
+        row = Entry(
+            at=now_ms(),
+            actor=clean(actor, _FIELD),
+            action=clean(action, _FIELD),
+            subject=clean(subject, _FIELD),
+            detail=clean(detail, _DETAIL),
+        )
+        said = f"{row.actor} {row.action} {row.subject} {row.detail}"
+        self._database.note(said, lambda session: session.add(row))
 
     def recent(self, limit: int = 100, subject: str | None = None) -> Sequence[Entry]:
         """The newest rows, newest first."""

@@ -66,8 +66,7 @@ class Links:
             return None
         if counted:
             query = update(Link).where(Link.id == link.id).values(opened=Link.opened + 1, last_opened_at=at)
-            with self._database.session() as session:
-                session.execute(query)
+            self._database.note(f"link {link.id} opened", lambda session: session.execute(query))
         return link
 
     def known(self, secret: str) -> bool:

@@ -87,8 +87,8 @@ class Tokens:
         if token is None or not right or not usable(token, at):
             return None
         if token.last_used_at is None or abs(at - token.last_used_at) >= _USED_EVERY_MS:
-            with self._database.session() as session:
-                session.execute(update(Token).where(Token.id == token.id).values(last_used_at=at))
+            used = update(Token).where(Token.id == token.id).values(last_used_at=at)
+            self._database.note(f"use of token {token.id}", lambda session: session.execute(used))
         return token
 
     def get(self, identity: str) -> Token | None:

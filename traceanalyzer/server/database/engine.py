@@ -13,10 +13,11 @@ What could be wrong: SQLite needs a local file system; on a network share its lo
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from traceanalyzer.errors import InputError, TraceAnalyzerError
 from traceanalyzer.server.database.migrate import to_head
 from traceanalyzer.server.settings import Settings
 
+_log = logging.getLogger("traceanalyzer.server")
 BUSY_S = 10.0
 _TRIES = 2
 _READS = "traceanalyzer_reads"
@@ -65,6 +67,21 @@ class Database:
             _begin(session)
             yield session
             session.commit()
+
+    def note(self, what: str, write: Callable[[Session], object]) -> None:
+        """Write what is only noted beside the work; where it cannot be written, the work goes on and the log has it.
+
+        Reading must not end because the disk is full.
+
+        Args:
+            what: one line for the log; it holds no secret.
+            write: puts it into a session.
+        """
+        try:
+            with self.session() as session:
+                write(session)
+        except (Busy, Full) as error:
+            _log.warning("not noted in the database: %s", what, extra={"event": "not_noted", "reason": error.message})
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
