@@ -212,13 +212,14 @@ def test_other_files_can_neither_be_read_nor_written(run: Run, folder: Path, tmp
         tried(lambda: os.listdir("/root"))
         tried(lambda: open("/etc/passwd").read())
         tried(lambda: open("/proc/{os.getpid()}/environ").read())
+        tried(lambda: open("/proc/{os.getpid()}/cmdline").read())
         tried(lambda: os.link({str(tmp_path / "secret")!r}, "link"))
         tried(lambda: os.rename("try.py", {str(tmp_path / "out.py")!r}))
         tried(lambda: open("/dev/shm/x", "w"))
         tried(lambda: open("own", "w"))
         """
     )
-    assert outcome.output.split() == ["refused"] * 9 + ["done"]
+    assert outcome.output.split() == ["refused"] * 10 + ["done"]
 
 
 def test_what_an_analysis_needs_works(run: Run) -> None:

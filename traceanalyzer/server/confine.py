@@ -22,7 +22,8 @@ import resource
 import runpy
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,8 @@ ORPHAN = 73
 _OPEN_FILES = 256
 _NICENESS = 10
 _PACKAGE = Path(__file__).resolve().parent.parent
-_LIBRARIES = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix", "/gnu", "/proc", "/sys/devices")
+_LIBRARIES = ("/usr", "/lib", "/lib32", "/lib64", "/nix", "/gnu", "/sys/devices/system/cpu")
+_OWN_PROCESS = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm")
 _SETTINGS = ("/etc/ld.so.cache", "/etc/localtime", "/etc/fonts", "/etc/os-release")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
@@ -114,8 +116,9 @@ def enter(limits: Limits, parent: int, folder: Path) -> None:
     os.nice(_NICENESS)
     libc = ctypes.CDLL(None, use_errno=True)
     if sys.platform == "linux":
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        _call(libc.prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
+        with suppress(OSError):  # the first to go when the machine's memory is short, before the server
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if os.getppid() != parent:
         raise SystemExit(ORPHAN)
     for kind, soft, hard in (
@@ -129,10 +132,16 @@ def enter(limits: Limits, parent: int, folder: Path) -> None:
         lower = [v if ceiling == resource.RLIM_INFINITY else min(v, ceiling) for v in (soft, hard)]
         resource.setrlimit(kind, (lower[0], lower[1]))
     if sys.platform == "linux":
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        _call(libc.prctl, _PR_SET_NO_NEW_PRIVS, 1)
         _drop_capabilities(libc)
         _restrict_files(libc, folder)
         _restrict_calls(libc)
+
+
+def _call(function: Callable[..., int], number: int, *arguments: int) -> int:
+    """Call `prctl` or `syscall` with whole registers: they do not say how many arguments they take."""
+    given = [*arguments, 0, 0, 0, 0][:4]
+    return function(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in given))
 
 
 def _drop_capabilities(libc: ctypes.CDLL) -> None:
@@ -147,13 +156,13 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 def _restrict_files(libc: ctypes.CDLL, folder: Path) -> None:
     """Read Python and its libraries, read and write `folder`, and touch nothing else."""
-    version = libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), 1)
+    version = _call(libc.syscall, _LANDLOCK_CREATE, 0, 0, 1)
     if version < 1:
         return
     handled = _RIGHTS[min(version, max(_RIGHTS))]
     rules = _Ruleset(handled, 0, _SCOPES if version >= 6 else 0)
     size = 24 if version >= 6 else 8
-    ruleset = libc.syscall(_LANDLOCK_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), 0)
+    ruleset = _call(libc.syscall, _LANDLOCK_CREATE, ctypes.addressof(rules), size)
     if ruleset < 0:
         return
     for path, wanted in _allowed(folder, handled):
@@ -162,15 +171,16 @@ def _restrict_files(libc: ctypes.CDLL, folder: Path) -> None:
         except OSError:
             continue  # not on this machine
         rights = wanted & handled if path.is_dir() else wanted & handled & (_EXECUTE | _WRITE_FILE | _READ_FILE)
-        libc.syscall(_LANDLOCK_ADD, ruleset, 1, ctypes.byref(_Beneath(rights, place)), 0)
+        rule = _Beneath(rights, place)
+        _call(libc.syscall, _LANDLOCK_ADD, ruleset, 1, ctypes.addressof(rule))
         os.close(place)
-    libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0)
+    _call(libc.syscall, _LANDLOCK_RESTRICT, ruleset)
     os.close(ruleset)
 
 
 def _allowed(folder: Path, everything: int) -> Iterator[tuple[Path, int]]:
     read = _EXECUTE | _READ_FILE | _READ_DIR
-    for name in (*_LIBRARIES, *_SETTINGS, sys.prefix, sys.base_prefix, sys.exec_prefix):
+    for name in (*_LIBRARIES, *_OWN_PROCESS, *_SETTINGS, sys.prefix, sys.base_prefix, sys.exec_prefix):
         yield Path(name), read
     # An installation from a checkout: its code and templates, and the mere names of what lies beside them.
     for path in (_PACKAGE, _PACKAGE.parent / "templates"):
@@ -190,7 +200,7 @@ def _restrict_calls(libc: ctypes.CDLL) -> None:
     steps = [_Instruction(*step) for step in call_filter(machine, os.getpid())]
     array = (_Instruction * len(steps))(*steps)
     program = _Program(len(steps), ctypes.cast(array, ctypes.POINTER(_Instruction)))
-    libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0)
+    _call(libc.prctl, _PR_SET_SECCOMP, _FILTER_MODE, ctypes.addressof(program))
 
 
 def call_filter(machine: str, pid: int) -> Iterator[tuple[int, int, int, int]]:
