@@ -89,7 +89,7 @@ class StepLog:
         self._first = 0
         self._threads: dict[int, _Thread] = {}
         self._spans: list[_Span] = []
-        self._cost: tuple[_Span, dict[str, Any]] | None = None
+        self._cost: tuple[_Span, int, dict[str, Any]] | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -287,16 +287,16 @@ class StepLog:
         """What profiling costs: median decode period within a window, and of steps far from any.
 
         Of steps with the window's most frequent number of sequences where there are enough (`same_batch`), else of all.
-        Where no step decodes, of the steps of no known phase. Asked again for the same window, the answer is the same.
+        Where no step decodes, of the steps of no known phase. Who asks for the same window again is given the same
+        answer, until the log has grown by a sixteenth.
         """
-        window = (opened_ns, closed_ns)
-        if self._cost is None or self._cost[0] != window:
-            found = self._overhead(window, "decode_period_ns", _DECODE)
-            found = found or self._overhead(window, "period_ns", _OTHER)
-            if not found:
-                return {}
-            self._cost = window, found
-        return dict(self._cost[1])
+        window, rows = (opened_ns, closed_ns), self._first + len(self)
+        if self._cost is not None and self._cost[0] == window and rows - self._cost[1] <= len(self) // 16:
+            return dict(self._cost[2])
+        found = self._overhead(window, "decode_period_ns", _DECODE)
+        found = found or self._overhead(window, "period_ns", _OTHER)
+        self._cost = window, rows, found
+        return dict(found)
 
     def _overhead(self, window: _Span, column: str, wanted: int) -> dict[str, Any]:
         opened, closed = window
