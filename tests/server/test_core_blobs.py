@@ -109,12 +109,12 @@ def test_putting_again_replaces(blobs: Blobs, body: Path, tmp_path: Path, how: s
 def test_it_is_synced_before_it_is_visible_and_its_folders_after(
     blobs: Blobs, body: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    order: list[str] = []
+    order: list[str | int] = []
     sync, replace = os.fsync, Path.replace
 
     def told(descriptor: int) -> None:
         name = Path(f"/proc/self/fd/{descriptor}").readlink()
-        order.append("file" if name.is_file() else name.relative_to(tmp_path).as_posix())
+        order.append(name.stat().st_ino if name.is_file() else name.relative_to(tmp_path).as_posix())
         sync(descriptor)
 
     def replaced(self: Path, target: Path) -> Path:
@@ -123,9 +123,10 @@ def test_it_is_synced_before_it_is_visible_and_its_folders_after(
 
     monkeypatch.setattr(os, "fsync", told)
     monkeypatch.setattr(Path, "replace", replaced)
-    blobs.put_file(key_of_trace(SHA), body)
-    assert set(order[: order.index("blobs")]) == {"file"}
-    assert [name for name in order if name != "file"] == ["blobs", "blobs/traces", "visible", "blobs/traces/ab"]
+    key = key_of_trace(SHA)
+    blobs.put_file(key, body)
+    assert (tmp_path / "blobs" / key).stat().st_ino in order[: order.index("visible")]
+    assert [name for name in order if isinstance(name, str)] == ["blobs", "blobs/traces", "visible", "blobs/traces/ab"]
 
 
 @pytest.mark.parametrize(

@@ -318,5 +318,6 @@ def test_good_labels_are_normalised() -> None:
     assert labels == Labels(name="run (1).pt.trace.json.gz", model="meta-llama/Llama-3.1-8B", weight_s=1.5, pinned=True,
                             revision="<script>alert(1)</script>", engine="\u00e9")  # fmt: skip
     assert Labels.checked(weight_s="", pinned="", name="  ") == Labels()
+    assert Labels.checked(model="模型\u3000一").model == "模型\u3000一"
     assert Labels.checked(model="x" * 200).model == "x" * 200
     assert Labels.checked(weight_s=0, pinned=False) == Labels(weight_s=0.0, pinned=False)

@@ -190,7 +190,7 @@ class Traces:
                     continue
                 setattr(row, field, clean(value, _TEXT_CHARS) if isinstance(value, str) else value)
             for label in _LABELS if labels else ():
-                if label not in ("name", "pinned") and getattr(row, label) is None:
+                if getattr(row, label) is None:
                     setattr(row, label, getattr(labels, label))
             row.state, row.error, row.analysed_at = "analysed", None, now
             row.words = _words(row)
