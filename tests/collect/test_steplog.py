@@ -408,8 +408,8 @@ def test_two_that_ask_for_the_cost_of_a_window_are_told_the_same() -> None:
     assert log.overhead(START + 60 * S, START + 62 * S)["unprofiled_steps"] == first["unprofiled_steps"] + 2, (
         "the first one is near"
     )
-    log.add(steady(4, START + 90 * S + 40 * MS))
-    assert log.overhead(START + 60 * S, START + 62 * S)["unprofiled_steps"] == first["unprofiled_steps"] + 6
+    log.add(steady(8, START + 90 * S + 40 * MS))
+    assert log.overhead(START + 60 * S, START + 62 * S)["unprofiled_steps"] == first["unprofiled_steps"] + 10
 
 
 @settings(max_examples=150, deadline=None)
