@@ -194,14 +194,6 @@ def test_a_busy_process_is_asked_again_and_a_late_one_not(daemon: Daemon, client
     assert not daemon.delivered(41)
 
 
-def test_a_process_that_ended_is_forgotten(daemon: Daemon, client: Client) -> None:
-    client.ask(question(41))
-    daemon.send(41, "A=1\n")
-    daemon.forget(41)
-    assert not daemon.polling(41) and not daemon.delivered(41)
-    assert client.ask(question(41)) == (b"req", b"")
-
-
 def test_a_greeting_is_answered(daemon: Daemon, client: Client) -> None:
     body = struct.pack("<iiq", 0, 41, 0)
     assert client.ask(HEADER.pack(len(body), b"ctxt") + body) == (b"ctxt", struct.pack("<i", 1))

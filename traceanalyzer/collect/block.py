@@ -28,6 +28,7 @@ MODEL = (
 _GPU = ("name", "count", "memory_bytes", "driver")
 _PROCESS = (
     "pid", "ppid", "python", "forked", "torch", "cuda", "device", "rank", "local_rank", "world_size", "hooks",
+    "failures_total",
 )  # fmt: skip
 _ENGINES = ("vllm", "sglang", "transformers")
 """A process that holds several runs the first of these."""

@@ -75,11 +75,6 @@ class Counters:
             self._thread.join(_JOIN_S)
         return self._path.name if self._complete else None
 
-    def facts(self) -> list[dict[str, Any]]:
-        """What is known of each GPU, in NVML's order; empty before the first sample and without NVML."""
-        with self._lock:
-            return [dict(device.facts, driver=self._driver) for device in self._devices]
-
     def between(self, t0_ns: int, t1_ns: int, gpu: dict[str, Any] | None = None) -> dict[str, Any]:
         """The block's section `gpu`: means over a window, per GPU and then over the GPUs.
 

@@ -129,5 +129,6 @@ class HandOver:
         if last is None or last.made_s < self._ticked_s:
             process.catch_up()
             found = process.log.summary(time.time_ns())
+            found.update(steps_overwritten=process.ring.lost, steps_beyond_log=process.log.dropped)
             last = self._sums[process.pid] = _Sum(began, time.monotonic() - began, found)
         return last.found

@@ -105,12 +105,6 @@ class Daemon:
         with self._lock:
             return pid in self._delivered
 
-    def forget(self, pid: int) -> None:
-        """A process has ended; its number may be used again."""
-        with self._lock:
-            for kept in (self.polls, self._idle, self._waiting, self._delivered):
-                kept.pop(pid, None)
-
     def close(self) -> None:
         """Stop answering and remove the socket."""
         self._closing = True

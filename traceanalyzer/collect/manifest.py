@@ -124,7 +124,7 @@ def first_facts(created_ns: int, tool_version: str, host_hash: str, mode: str, r
     return {
         "schema": SCHEMA, "kind": KIND, "tool_version": tool_version, "created_at": timestamp(created_ns),
         "finished_at": None, "host_hash": host_hash, "mode": mode, "recorder": recorder, "windows": [],
-        "processes": [], "steplogs": [], "counters": None, "dropped": {}, "failures": [], "exit_code": None,
+        "processes": [], "steplogs": [], "counters": None, "dropped": {}, "lost": {}, "failures": [], "exit_code": None,
         "signal": None,
     }  # fmt: skip
 

@@ -46,6 +46,7 @@ class Process:
     stepped_s: float | None = None
     """Monotonic seconds at which it was first seen, and at which its ring last grew."""
     changed_ns: int = 0
+    ended: bool = False
     _ahead: list[Step] = field(default_factory=list)
     _periods_ahead: list[int] = field(default_factory=list)
 
@@ -89,6 +90,11 @@ class Process:
         return self.ring.word(layout.RING_OPEN_SCOPES)
 
     @property
+    def failures(self) -> int:
+        """Failures of ours in it, at all places; what failed is in its facts, as of the first time at each place."""
+        return self.ring.word(layout.RING_FAILURES)
+
+    @property
     def foreign_profilers(self) -> int:
         """Profiler sessions of the script itself."""
         return self.ring.word(layout.RING_FOREIGN)
@@ -104,6 +110,13 @@ class Process:
         while self._take():
             continue
 
+    def drain(self) -> None:
+        """Take what is left, after it has ended."""
+        self.ended = True
+        for steps in self.ring.rest():
+            self.log.add(steps)
+        self.ring.close()
+
     def _take(self) -> bool:
         new = self.ring.new_records()
         if new:
@@ -116,7 +129,7 @@ class Process:
 class Processes:
     """All processes of the run.
 
-    live: those that run. ended: those that ran, drained; `let_go` more were forgotten.
+    live: those that run. ended: those that ran, drained; more were forgotten, `let_go` of them with steps.
     """
 
     def __init__(self, runtime: Path, polling: Callable[[int], bool] | None = None) -> None:
@@ -190,14 +203,12 @@ class Processes:
 
     def _end(self, process: Process) -> None:
         """Take what a process left in its ring, then let go of it."""
-        process.catch_up()
-        process.ring.close()
+        process.drain()
         self.live.remove(process)
         self._done[process.pid] = process.changed_ns
         self.ended.append(process)
         if len(self.ended) > _MOST_ENDED:
-            del self.ended[0]
-            self.let_go += 1
+            self.let_go += len(self.ended.pop(0).log) > 0
 
     def close(self) -> None:
         """Drain and let go of all."""

@@ -19,6 +19,7 @@ from .endpoint import Endpoint, find_token
 from .facts import Refused, Window
 from .handover import HandOver
 from .inside import layout
+from .losses import Losses
 from .options import Options
 from .processes import Processes
 from .runtime_folder import Runtime
@@ -57,6 +58,7 @@ class Recording:
             options, self.runtime.control, self._processes, self._daemon, self.spool.raw, now
         )  # fmt: skip
         self._triggers = Triggers(options, time.monotonic())
+        self._losses = Losses(options.mode == "full")
         self._counters = self._make_counters()
         url = options.metrics_url or service.metrics_url(options.command)
         self._service = service.Service(url) if url and options.mode == "sample" else None
@@ -207,13 +209,18 @@ class Recording:
         if now - self._told_s < _TELL_S and not self._ends.is_set():
             return
         self._told_s = now
-        failures = []
         for process in [*self._processes.ended, *self._processes.live]:
-            self.seen[process.pid] = process.facts
+            self.seen[process.pid] = {**process.facts, "failures_total": process.failures}
             self.steps[process.pid] = self.steps.get(process.pid, 0) or len(process.log)
-            failures += [dict(one, pid=process.pid) for one in process.facts.get("failures") or ()]
-        refused = dict(self.windows.dropped)
-        self.spool.describe(processes=list(self.seen.values()), failures=failures, refused=refused)
+            self._losses.see(process, self.windows.files[process.pid])
+        failures = [dict(one, pid=pid) for pid, facts in self.seen.items() for one in facts.get("failures") or ()]
+        if self._daemon is not None and self._daemon.refused:
+            error = "what a process asked for was not understood"
+            failures.append({"where": "kineto", "count": self._daemon.refused, "error": error})
+        self.spool.describe(
+            processes=list(self.seen.values()), failures=failures, refused=dict(self.windows.dropped),
+            lost=self._losses.counts(self._processes.let_go),
+        )  # fmt: skip
 
     def _finish(self) -> None:
         """Wait for what orphans of the command still write, then complete the recording."""

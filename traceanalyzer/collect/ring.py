@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 from .inside import layout
 
@@ -52,7 +52,7 @@ class RingReader:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._last_header = b""
         self._next = 0
-        self._patience = _HOLE_READS
+        self._patience = self._most_patience = _HOLE_READS
 
     def word(self, offset: int) -> int:
         """A word of the ring's header, after `close` as it was then; 0 while there is none."""
@@ -84,13 +84,23 @@ class RingReader:
         self.lost += len(found) - len(whole)
         return whole
 
+    def rest(self) -> Iterator[list[Step]]:
+        """What a writer that has ended left, in pieces: no record is waited for any more."""
+        self._patience = self._most_patience = 0
+        before = -1
+        while before != self._next:
+            before = self._next
+            found = self.new_records()
+            if found:
+                yield found
+
     def _complete(self, data: bytes) -> list[tuple[int, Step]]:
         found: list[tuple[int, Step]] = []
         for fields in layout.RECORD.iter_unpack(data):
             step = Step._make(fields)
             if step.start_ns and step.number == self._next & 0xFFFF_FFFF:
                 found.append((self._next, step))
-                self._patience = _HOLE_READS
+                self._patience = self._most_patience
             elif self._patience > 0:
                 self._patience -= 1
                 break

@@ -19,7 +19,10 @@ def lines(recording: Recording, left: int) -> Iterator[str]:
         yield f"{_count(left, 'process', 'processes')} of the command with torch run on, unrecorded"
     yield from _why_nothing(recording)
     manifest = recording.spool.manifest()
-    for what, counts in (("triggers without a window", recording.windows.dropped), ("not kept", manifest["dropped"])):
+    for what, counts in (
+        ("triggers without a window", recording.windows.dropped), ("not kept", manifest["dropped"]),
+        ("lost", manifest["lost"]),
+    ):  # fmt: skip
         if counts:
             yield f"{what}: " + ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     files = [file for window in manifest["windows"] for file in window["files"]]

@@ -49,6 +49,7 @@ class Windows:
     """The windows of a run. For one thread.
 
     current: the one being waited for or taken. taken: windows that gave a file. dropped: code -> triggers without one.
+    files: in mode `full`, process -> windows of it that gave a file.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Windows:
         self.current: Window | None = None
         self.taken = 0
         self.dropped: Counter[str] = Counter()
+        self.files: Counter[int] = Counter()
         self._options = options
         self._control = control
         self._processes = processes
@@ -288,5 +290,6 @@ class Windows:
             self._collected.add(name)
             number = int(name.split(".")[0].split("-")[1])
             self.taken += 1
+            self.files[raw.pid] += 1
             opened = raw.opened_ns or int(now * 1e9)
             self._finished.append(Window(number, "full", opened, raws=[raw]))
