@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.collect.runtime import INSIDE, Runtime
+from tests.collect.test_spool import tmpfs
+from tests.conftest import require
 from traceanalyzer.collect.inside import layout
 
 USES_TORCH = "import torch; print('ran', torch.__version__, __name__)"
@@ -286,3 +288,17 @@ def test_an_old_python_loads_every_module_that_runs_in_a_process(tmp_path: Path)
         env={"PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_full_disk_costs_the_recording_and_not_the_process(tmp_path: Path) -> None:
+    """A page of the ring that finds no room would kill it by SIGBUS, at the first step or hours later."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    require(tmpfs(disk, 4 << 20), "a disk of its own cannot be mounted")
+    try:
+        runtime = Runtime(disk / "r", mode="sample")
+        done = runtime.run("-c", "import torch; torch.ones(1) + 1; print('ran')")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+        assert list((disk / "r" / "rings").iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], timeout=20, check=True)

@@ -454,3 +454,12 @@ def test_the_token_is_never_told(bench: Bench, capsys: pytest.CaptureFixture[str
     captured = capsys.readouterr()
     assert TOKEN not in captured.err + captured.out
     assert all(TOKEN not in path.read_text(errors="replace") for path in bench.spool.folder.glob("*.json"))
+
+
+def test_another_users_token_file_is_left_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("somebody else's token\n")
+    with mock.patch("os.getuid", return_value=path.stat().st_uid + 1):
+        token = find_token(tmp_path, {})
+    assert path.read_text() == "somebody else's token\n"
+    assert (tmp_path / f"token-{path.stat().st_uid + 1}").read_text() == token + "\n"

@@ -194,3 +194,31 @@ def test_a_subprocess_is_not_a_fork(tmp_path: Path) -> None:
         "import subprocess\nsteps(1)\nsubprocess.run(['true'], check=True)\ntell(w=steps(1))",
     )
     assert (found.code, found.told) == (0, [{"w": [1]}])
+
+
+def test_a_child_that_another_thread_forked_meanwhile_hears_signals(tmp_path: Path) -> None:
+    """Nobody is left in it who would give back the handlers that the main thread had taken."""
+    found = record(
+        tmp_path / "r",
+        """
+import signal
+from _traceanalyzer_inside import exits
+signal.signal(signal.SIGTERM, lambda number, frame: os._exit(7))
+children, holds = [], threading.Event()
+def fork():
+    holds.wait(30)
+    child = os.fork()
+    if not child:
+        time.sleep(20)
+        os._exit(0)
+    children.append(child)
+other = threading.Thread(target=fork)
+other.start()
+with exits.held():
+    holds.set()
+    other.join()
+os.kill(children[0], signal.SIGTERM)
+tell(code=os.waitpid(children[0], 0)[1] >> 8)
+""",
+    )
+    assert (found.code, found.told) == (0, [{"code": 7}])

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -300,3 +301,14 @@ def test_memory_does_not_grow_with_the_trace(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         peaks.append(int(done.stdout))
     assert peaks[1] - peaks[0] < 30_000  # KiB
+
+
+def test_a_file_that_reads_back_differently_is_not_published(tmp_path: Path) -> None:
+    target = tmp_path / "a.json.gz"
+
+    def spoil(fd: int) -> None:
+        os.pwrite(fd, b"x", 40)
+
+    with mock.patch("traceanalyzer.collect.finish.os.fsync", spoil), pytest.raises(OSError, match="reads back"):
+        finished(b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]}', target)
+    assert list(tmp_path.iterdir()) == []

@@ -318,6 +318,7 @@ def test_a_long_operation_of_another_thread_holds_the_next_window_back(tmp_path:
         tmp_path / "r",
         """
 arbiters.PATIENCE_S = 0.1
+recorder.LONGEST_OPERATION_S = 0
 large = torch.ones(2500, 2500)
 working, sleeping = threading.Event(), threading.Event()
 ended = []
@@ -349,3 +350,24 @@ tell(before=before, taken=taken, held=held > 0, failures=guard.failures)
     assert (found.code, found.told) == (
         0, [{"before": [1] * 4 + [2] * 4 + [3], "taken": [3] * 3, "held": True, "failures": {}}]
     )  # fmt: skip
+
+
+def test_a_window_that_was_withdrawn_is_not_opened(tmp_path: Path) -> None:
+    found = record(
+        tmp_path / "r",
+        """
+def ask(number, count):
+    with open(os.path.join(os.environ["DRIVEN"], "control"), "r+b") as block:
+        for offset, value in ((layout.MAX_STEPS, count), (layout.MAX_MS, 30000), (layout.WINDOW_ID, number)):
+            block.seek(offset)
+            block.write(value.to_bytes(8, "little"))
+before = steps(2)
+ask(1, 0)
+withdrawn = steps(3)
+time.sleep(0.2)  # it asks again only after a while
+ask(2, 2)
+tell(before=before, withdrawn=withdrawn, asked=steps(4), failures=guard.failures)
+""",
+        mode="sample",
+    )
+    assert found.told == [{"before": [0, 0], "withdrawn": [0, 0, 0], "asked": [2, 2, 0, 0], "failures": {}}]

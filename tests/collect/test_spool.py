@@ -270,7 +270,7 @@ def test_a_failure_of_ours_costs_one_window(tmp_path: Path) -> None:
         assert not list(spool.raw.iterdir())
 
 
-def _tmpfs(folder: Path, bytes_: int) -> bool:
+def tmpfs(folder: Path, bytes_: int) -> bool:
     command = ["mount", "-t", "tmpfs", "-o", f"size={bytes_}", "tmpfs", str(folder)]
     try:
         return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
@@ -286,7 +286,7 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None], Calla
     """
     folder = tmp_path / "disk"
     folder.mkdir()
-    if _tmpfs(folder, 2 << 20):
+    if tmpfs(folder, 2 << 20):
         try:
             yield folder, lambda: _fill(folder / "filler"), (folder / "filler").unlink
         finally:
@@ -444,6 +444,25 @@ def test_another_hosts_recording_is_left_alone_until_it_is_silent(tmp_path: Path
     os.utime(folder / ".lock", (1, 1))
     shelves.Shelf(tmp_path).clean()
     assert not raw.exists()
+
+
+def test_a_lock_that_another_user_made_keeps_nobody_from_recording(tmp_path: Path) -> None:
+    closed = PermissionError(errno.EACCES, "Permission denied")
+    with mock.patch("os.open", side_effect=closed), shelves.Shelf(tmp_path).alone() as alone:
+        assert alone
+
+
+def test_where_there_are_no_locks_room_is_made_and_nothing_is_cleaned(tmp_path: Path) -> None:
+    folder = tmp_path / f"20261130T052000.123Z-{shelves.this_host()}-1"
+    (folder / ".raw").mkdir(parents=True)
+    raw = raws.write(folder / ".raw" / "7-1.json", raws.usual())
+    (folder / ".lock").touch()
+    with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOSYS, "Function not implemented")):
+        began = time.monotonic()
+        with shelves.Shelf(tmp_path).alone() as alone:
+            assert alone and time.monotonic() - began < 1
+        shelves.Shelf(tmp_path).clean()
+    assert raw.exists()
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

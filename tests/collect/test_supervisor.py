@@ -245,3 +245,30 @@ def test_help_is_the_collector_s_own(tmp_path: Path) -> None:
     assert done.stdout.startswith("usage: traceanalyzer collect [options] -- COMMAND...")
     for word in ("--every", "--on-latency", "--inject", "examples:"):
         assert word in done.stdout
+
+
+def test_the_signal_for_a_window_never_reaches_the_command(tmp_path: Path) -> None:
+    """It would die of it, also where nothing can be recorded."""
+    (tmp_path / "file").write_text("in the way")
+    script = "trap 'exit 9' USR2; echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 0.25; done; exit 6"
+    with running.started(["bash", "-c", script], tmp_path / "file" / "out", "--signal") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(running.TIMEOUT_S) == 6
+
+
+def test_a_recording_that_cannot_start_leaves_nothing(short: Path, tmp_path: Path) -> None:
+    broken = (
+        "import sys, traceanalyzer.collect.kineto as k\n"
+        "from traceanalyzer.collect.supervisor import main\n"
+        "def fail(*_): raise OSError(28, 'No space left on device')\n"
+        "k.environment = fail\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    given = {**running.environment(), "TMPDIR": str(short)}
+    done = running.run(["sh", "-c", "exit 5"], tmp_path / "out", "--signal", collect=[PYTHON, "-c", broken], env=given)
+    assert done.returncode == 5 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+    assert list(short.iterdir()) == []
+    (folder,) = (entry for entry in (tmp_path / "out").iterdir() if entry.is_dir())
+    assert json.loads((folder / "recording.json").read_text())["finished_at"]

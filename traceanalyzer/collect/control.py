@@ -36,7 +36,7 @@ class Control:
         self._set(layout.HEARTBEAT_NS, time.time_ns())
 
     def request(self, window: int, steps: int, ms: int) -> None:
-        """Ask the `python` recorder of every process for window number `window`."""
+        """Ask the `python` recorder of every process for window number `window`; of no steps: for it no longer."""
         self._set(layout.MAX_STEPS, steps)
         self._set(layout.MAX_MS, ms)
         self._set(layout.WINDOW_ID, window)  # last: who sees the new number finds its limits in place

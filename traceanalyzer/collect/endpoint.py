@@ -209,6 +209,9 @@ def find_token(output: Path, environment: Mapping[str, str]) -> str:
             raise ValueError(f"{TOKEN_VARIABLE} must have 16 to 256 visible ASCII characters")
         return given
     path = output / TOKEN_FILE
+    with contextlib.suppress(OSError):
+        if path.lstat().st_uid != os.getuid():  # another user records to the same folder
+            path = output / f"{TOKEN_FILE}-{os.getuid()}"
     found = _read_token(path)
     if found is None:
         found = secrets.token_urlsafe(32)

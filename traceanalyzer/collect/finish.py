@@ -1,14 +1,16 @@
 """Turns a raw trace into the file that is kept: the recorder's block in front, compressed, whole or not there.
 
 The raw file is read twice, and neither pass holds more of it than a few pieces. The first checks it (`scan`). The
-second, here, copies the events as they are, but for absolute paths, of which the last part stays. Of the other
-top-level keys only those pass that say how and on what the trace was made: Kineto also writes the host's name and where
-the file lay, and whatever the script added. What could be wrong: a path in the middle of an event's text stays.
+second, here, copies the events as they are, but for absolute paths, of which the last part stays; what is written is
+read back before it gets its name. Of the other top-level keys only those pass that say how and on what the trace was
+made: Kineto also writes the host's name and where the file lay, and whatever the script added. What could be wrong: a
+path in the middle of an event's text stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -70,7 +72,9 @@ def finish(stream: BinaryIO, found: Scan, target: Path, block: dict[str, Any]) -
     with temporary.open("xb") as out:
         try:
             size, digest = _write(stream, out, found, block)
+            out.flush()
             os.fsync(out.fileno())
+            _check(temporary, digest)
             temporary.rename(target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -146,6 +150,16 @@ def _write(stream: BinaryIO, out: BinaryIO, found: Scan, block: dict[str, Any]) 
         size += len(data)
         out.write(data)
     return size, digest.hexdigest()
+
+
+def _check(path: Path, digest: str) -> None:
+    """Read back what was written. Raises `OSError` where it is not that: the disk cannot be trusted."""
+    found = hashlib.sha256()
+    with path.open("rb") as stream:
+        for piece in iter(lambda: stream.read(CHUNK), b""):
+            found.update(piece)
+    if found.hexdigest() != digest:
+        raise OSError(errno.EIO, "what was written reads back differently", str(path))
 
 
 def _pieces(stream: BinaryIO, found: Scan, block: dict[str, Any]) -> Iterator[bytes | None]:

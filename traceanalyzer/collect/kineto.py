@@ -206,7 +206,7 @@ def environment(runtime: Path, raw: Path, given: Mapping[str, str]) -> dict[str,
 
     Args:
         runtime: holds the socket.
-        raw: the only folder that Kineto may write to.
+        raw: the only folder that a Kineto which asks for one may write to; others write where they are told.
         given: the environment the command gets otherwise; a configuration named there is kept and added to.
     """
     kept = ""

@@ -38,6 +38,7 @@ class Recording:
     """One run's recording. Its methods are for the main thread.
 
     seen: hello facts of every process that reported, by its number; with `steps`, how many it ran.
+    environment: what the recorders need in the command's environment.
     """
 
     def __init__(self, options: Options, version: str) -> None:
@@ -77,8 +78,11 @@ class Recording:
         max_ms = max(1, round(options.window_s * 1000))
         token = find_token(output, os.environ) if options.listen else ""
         self.runtime = Runtime(_config(options, self.spool, max_ms), output, options.steps, max_ms)
+        self._daemon = None
         try:
-            self._daemon = kineto.Daemon(self.runtime.path) if options.recorder == "ondemand" else None
+            self.environment = self._variables(os.environ)
+            if options.recorder == "ondemand":
+                self._daemon = kineto.Daemon(self.runtime.path)
         except OSError:
             self.runtime.remove()
             raise
@@ -89,9 +93,9 @@ class Recording:
             except OSError as error:  # the other triggers work
                 complain(f"nothing is served on {options.listen}: {error.strerror or error}")
 
-    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _variables(self, given: Mapping[str, str]) -> dict[str, str]:
         """What the recorders need in the command's environment. Raises `OSError`."""
-        if self._daemon is not None:
+        if self.options.recorder == "ondemand":
             return kineto.environment(self.runtime.path, self.spool.raw, given)
         # At its default, Kineto prints lines on the command's standard error at each window.
         return {} if "KINETO_LOG_LEVEL" in given else {"KINETO_LOG_LEVEL": "6"}

@@ -9,6 +9,7 @@ all, nothing that was left is cleaned up.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -73,7 +74,7 @@ class Shelf:
         fresh.mkdir()
         (fresh / RAW).mkdir(mode=0o700)
         lock = os.open(str(fresh / LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-        _lock(lock)
+        _locked(lock, 0.0, without_locks=False)
         for attempt in range(1, 1000):
             folder = self.output / (name if attempt == 1 else f"{name}-{attempt}")
             if not folder.exists():
@@ -186,10 +187,17 @@ class Shelf:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether no other supervisor is making room in this folder now, which none then does."""
-        fd = os.open(str(self.output / LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        """Whether no other supervisor is making room in this folder now, which none then does.
+
+        Another user's lock file may be closed to us: what is theirs is left to them, and what is ours is bounded.
+        """
         try:
-            yield _locked(fd, _LOCK_WAIT_S)
+            fd = os.open(str(self.output / LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except PermissionError:
+            yield True
+            return
+        try:
+            yield _locked(fd, _LOCK_WAIT_S, without_locks=True)
         finally:
             os.close(fd)
 
@@ -207,7 +215,7 @@ def left(folder: Path) -> Iterator[bool]:
         return
     try:
         silent = _of_this_host(folder) or time.time() - os.fstat(fd).st_mtime > SILENT_S
-        yield silent and _locked(fd, 0.0)
+        yield silent and _locked(fd, 0.0, without_locks=False)
     finally:
         os.close(fd)
 
@@ -226,22 +234,20 @@ def _of_this_host(folder: Path) -> bool:
     return folder.name.split("-")[1:2] == [this_host()]
 
 
-def _locked(fd: int, wait_s: float) -> bool:
-    """Lock it; False where another process has it locked for so long, or where there are no locks."""
+def _locked(fd: int, wait_s: float, without_locks: bool) -> bool:
+    """Lock it; False where another process has it locked for so long, `without_locks` where there are none."""
     until = time.monotonic() + wait_s
-    while not _lock(fd):
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
+                return without_locks
+        else:
+            return True
         if time.monotonic() >= until:
             return False
         time.sleep(0.02)
-    return True
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _clean_folder(folder: Path) -> int:

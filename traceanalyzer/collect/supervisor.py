@@ -76,7 +76,7 @@ def run(options: Options) -> int:
 
 def _prepare(options: Options) -> tuple[Recording | None, dict[str, str]]:
     recording = Recording(options, tool_version())
-    extra = recording.environment(os.environ)
+    extra = dict(recording.environment)
     if options.recorder == "ondemand" and service.engine_of(options.command) == "vllm":
         extra.update(_spawned_workers())
     runtime = recording.runtime
@@ -135,8 +135,11 @@ class Supervisor:
 
     def _signal(self, command: Command, number: int) -> None:
         recording = self._recording
-        if number == signal.SIGUSR2 and recording is not None and self._options.mode == "sample":
-            recording.ask("signal")
+        if number == signal.SIGUSR2 and self._options.mode == "sample":  # never the command's: it would die of it
+            if recording is None:
+                say("asked for a window, but nothing is recorded in this run")
+            else:
+                recording.ask("signal")
             return
         seen = number in FROM_TERMINAL and in_foreground()
         if number in _AT_ONCE or recording is None:

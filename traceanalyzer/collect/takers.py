@@ -59,7 +59,7 @@ class OnDemand:
         self._shapes, self._stack = shapes, stack
         self._open: dict[int, Process] = {}
         self._idle_since: dict[int, float] = {}
-        self._late: list[Path] = []
+        self._late = _Late()
         self._start_ns = self._end_ns = 0
         self._closed_by = "time"
         self._over_s = float("-inf")
@@ -114,7 +114,7 @@ class OnDemand:
         self, window: Window, targets: Sequence[Process], steps: int, ms: int, by_steps: bool, now: float
     ) -> None:
         """Send the window to all targets. Raises `ValueError` where Kineto cannot write to the folder."""
-        self._sweep()
+        self._late.sweep()
         self._number = window.number
         self._start_ns = int((now + LEAD_S) * 1000) * 1_000_000
         self._end_ns = self._start_ns + ms * 1_000_000
@@ -140,7 +140,7 @@ class OnDemand:
                 del self._open[pid]
             elif self._is_lost(pid, live, now):
                 self.give_up(window, pid)
-        self._sweep()
+        self._late.sweep()
         if self._open:
             return False
         self._over_s = now
@@ -160,7 +160,8 @@ class OnDemand:
     def give_up(self, window: Window, pid: int | None = None) -> None:
         """Wait no longer for one process, or for all."""
         for given_up in list(self._open) if pid is None else [pid]:
-            self._late.append(self._path(given_up))
+            path = self._path(given_up)
+            self._late.add(path, path.with_name(path.name + ".tmp"))
             window.missing.append(given_up)
             del self._open[given_up]
 
@@ -178,13 +179,22 @@ class OnDemand:
             return False
         return now - self._idle_since.setdefault(pid, now) > _ASKED_AGAIN_S
 
-    def _sweep(self) -> None:
-        """Delete what came too late or was never completed: only files of a finished window are listed."""
-        for path in self._late[-64:]:
-            for left in (path, path.with_name(path.name + ".tmp")):
-                with contextlib.suppress(OSError):
-                    left.unlink()
-        del self._late[:-64]
+
+class _Late:
+    """Files that nobody waits for any more: only those of a finished window are listed, so they are deleted."""
+
+    def __init__(self) -> None:
+        self._paths: list[Path] = []
+
+    def add(self, *paths: Path) -> None:
+        """What may still come."""
+        self._paths = [*self._paths, *paths][-256:]
+
+    def sweep(self) -> None:
+        """Delete what has come."""
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 class AtSteps:
@@ -198,6 +208,7 @@ class AtSteps:
         self._asked_s = 0.0
         self._ms = 0
         self._number = 0
+        self._late = _Late()
 
     def able(self, process: Process) -> bool:
         """Any process with steps can be recorded this way."""
@@ -215,6 +226,7 @@ class AtSteps:
         self, window: Window, targets: Sequence[Process], steps: int, ms: int, by_steps: bool, now: float
     ) -> None:
         """Ask for the window; each process opens it at its next step."""
+        self._late.sweep()
         self._number, self._ms, self._asked_s = window.number, ms, now
         self._open = {process.pid: process for process in targets}
         self._control.request(window.number, steps, ms)
@@ -228,6 +240,7 @@ class AtSteps:
                 del self._open[pid]
             elif self._is_lost(process, live, now):
                 self.give_up(window, pid)
+        self._late.sweep()
         return not self._open
 
     def release(self) -> None:
@@ -238,10 +251,14 @@ class AtSteps:
         return 0, 0
 
     def give_up(self, window: Window, pid: int | None = None) -> None:
-        """Wait no longer for one process, or for all."""
+        """Wait no longer for one process, or for all; with the last of them, let nobody open it any more."""
         for given_up in list(self._open) if pid is None else [pid]:
             window.missing.append(given_up)
+            stem = f"{given_up}-{self._number}"
+            self._late.add(*(self._raw / (stem + end) for end in (".json", ".json.tmp", ".meta.json")))
             del self._open[given_up]
+        if not self._open:
+            self._control.request(self._number, 0, 0)
 
     def _is_lost(self, process: Process, live: set[int], now: float) -> bool:
         waited = now - self._asked_s - self._ms / 1000

@@ -79,16 +79,24 @@ class Arbiter:
         me = threading.get_ident()
         self.parked.add(me)
         try:
-            turns = kineto_turn.TURNS
-            while not self._announce(patient=turns > 0):
-                kineto_turn.wait()
-                turns -= 1
+            self._take_turn()
             with held(), guarded("arbiter"), self.lock:
                 self.prepared += prepares
                 self.wait_gap()
                 wait_while(self.hindered)
         finally:
             self.parked.discard(me)
+
+    def leave(self) -> None:
+        """The process ends: Kineto's thread, which nobody joins, must not be at work when its library is torn down."""
+        if not process.forked:  # a forked child has no such thread
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        turns = kineto_turn.TURNS
+        while not self._announce(patient=turns > 0):
+            kineto_turn.wait()
+            turns -= 1
 
     def _announce(self, patient: bool = True) -> bool:
         """Close our session and show the script's; False, and nothing is shown, where Kineto is at work on demand."""
@@ -312,9 +320,9 @@ def _leaving(original: Any, arbiter: Arbiter) -> Any:
 arbiter = Arbiter()
 
 
-def wait_while(condition: Callable[[], bool]) -> None:
-    """Wait until a condition is over, or patience is."""
-    until = time.monotonic() + PATIENCE_S
+def wait_while(condition: Callable[[], bool], patience_s: float | None = None) -> None:
+    """Wait until a condition is over, or patience is: that many seconds, or as long as for anything here."""
+    until = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     while condition() and time.monotonic() < until:
         time.sleep(POLL_S)
 

@@ -17,6 +17,8 @@ from typing import Collection
 
 LONGEST_NS = 10_000_000_000
 """An operation that runs longer than this on the host is not expected."""
+OUR_THREAD = "traceanalyzer"
+"""Name of the thread that watches an open window: it runs no operation."""
 
 
 class Bystanders:
@@ -34,11 +36,20 @@ class Bystanders:
         self._since_ns = time.monotonic_ns()
         self._seen = {}
         for thread in threading.enumerate():
+            if thread.name == OUR_THREAD:
+                continue
             ident, native = thread.ident or 0, getattr(thread, "native_id", None)
             active = _active_ns(native) if ident != me and ident in frames and native else None
             if active is not None:
                 frame = frames[ident]
                 self._seen[ident] = (id(frame.f_code), frame.f_lasti, native or 0, active)
+
+    def working(self, parked: Collection[int]) -> bool:
+        """Whether one of them has run since, of those that are not known to wait."""
+        return any(
+            ident not in parked and (_active_ns(native) or 0) > active
+            for ident, (_, _, native, active) in self._seen.items()
+        )
 
     def busy(self, parked: Collection[int]) -> bool:
         """Whether one of them may be where it was, at work; those in `parked` are known to wait, and the caller too."""

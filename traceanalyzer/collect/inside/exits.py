@@ -28,9 +28,25 @@ class _Held:
         self.depth = 0
         self.handlers: dict[int, Any] = {}
         self.arrived: list[int] = []
+        self.thread = 0
+
+    def after_fork(self) -> None:
+        """In the child: where another thread forked, nobody is left who would give the handlers back."""
+        if self.depth and threading.get_ident() != self.thread:
+            self.depth = 0
+            self.arrived.clear()
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Put the host's handlers in place again, the last taken first."""
+        for number, handler in list(self.handlers.items())[::-1]:
+            if signal.getsignal(number) is _wait:
+                signal.signal(number, handler)
+        self.handlers.clear()
 
 
 _held = _Held()
+os.register_at_fork(after_in_child=_held.after_fork)
 _installed_in = 0
 _finish: Callable[[], None] | None = None
 
@@ -55,6 +71,7 @@ class held:
         if self._main:
             _held.depth += 1
             if _held.depth == 1:
+                _held.thread = threading.get_ident()
                 for number in _WATCHED:
                     handler = signal.getsignal(number)
                     if callable(handler) and handler is not _wait:
@@ -69,10 +86,7 @@ class held:
         _held.depth -= 1
         if _held.depth:
             return
-        for number, handler in list(_held.handlers.items())[::-1]:
-            if signal.getsignal(number) is _wait:
-                signal.signal(number, handler)
-        _held.handlers.clear()
+        _held.give_back()
         arrived, _held.arrived = _held.arrived, []
         for number in arrived:
             signal.raise_signal(number)

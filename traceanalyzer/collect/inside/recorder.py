@@ -14,6 +14,7 @@ run in the thread that registered it; nothing is lost by that.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import json
@@ -24,6 +25,7 @@ from typing import Any
 
 from . import exits, layout, session
 from .arbiter import SLACK_NS, arbiter, wait_while, watch_forks
+from .bystanders import OUR_THREAD
 from .guard import given_up, guarded, note
 from .runtime import process
 
@@ -32,6 +34,10 @@ RETRY_NS = 100_000_000
 EXIT_S = 30.0
 """How long a process that ends waits for a window that another thread is writing."""
 WATCH_S = 0.05
+QUIET_S = 0.005
+"""For so long other threads are watched: whether they work at all, and who is still inside an operation."""
+LONGEST_OPERATION_S = 0.25
+"""How long a session's end is held back for an operation of another thread."""
 _SPAN = layout.SPAN
 
 
@@ -92,6 +98,7 @@ class Window:
         closed_ns = time.time_ns()
         arbiter.own.active = True
         try:
+            self._wait_for_others()
             found = self.session.stop()
         finally:
             arbiter.own.active = False
@@ -118,6 +125,20 @@ class Window:
                     os.remove(left)
             return False
         return True
+
+    def _wait_for_others(self) -> None:
+        """Let other threads finish the operations they are in: the end of a session reads what they still write."""
+        if threading.active_count() <= 2:  # this one and ours
+            return
+        for _ in range(2):  # one that falls asleep has worked too
+            arbiter.bystanders.look()
+            time.sleep(QUIET_S)
+            if not arbiter.bystanders.working(arbiter.parked):
+                return
+        if self.session.quiet():
+            arbiter.bystanders.look()
+            time.sleep(QUIET_S)
+            wait_while(lambda: arbiter.bystanders.busy(arbiter.parked), LONGEST_OPERATION_S)
 
 
 class Recorder:
@@ -150,6 +171,7 @@ class Recorder:
         arbiter.wrap_sessions()
         if arbiter.on_demand:  # Kineto may start between two boundaries
             arbiter.wrap_scopes()
+            atexit.register(arbiter.leave)
 
     def wanted(self) -> bool:
         """Whether a window may be due; cheap, as every step asks."""
@@ -206,6 +228,9 @@ class Recorder:
             self.ended = True
         if self.full:
             arbiter.wait_gap()
+        elif not process.asked(layout.MAX_STEPS):  # whoever asked for it waits no longer
+            self._answer()
+            return False
         return not (self.ended or arbiter.gap_ns() > 0 or arbiter.hindered())
 
     def _answer(self) -> None:
@@ -239,7 +264,7 @@ class Recorder:
             self.ended = self.ended or given_up("recorder")
         self.seen = number
         process.set(layout.RING_WINDOW, number)
-        threading.Thread(target=self._watch, args=(self.window,), name="traceanalyzer", daemon=True).start()
+        threading.Thread(target=self._watch, args=(self.window,), name=OUR_THREAD, daemon=True).start()
 
     def _watch(self, window: Window) -> None:
         while self.window is window:

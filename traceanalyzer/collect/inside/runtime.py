@@ -90,8 +90,11 @@ class Process:
         path = os.path.join(self.folder, "rings", f"{self.pid}.ring")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.ftruncate(fd, layout.RING_SIZE)
+            _allocate(fd, layout.RING_SIZE)
             ring = mmap.mmap(fd, layout.RING_SIZE)
+        except OSError:
+            os.unlink(path)
+            raise
         finally:
             os.close(fd)
         layout.write_word(ring, layout.RING_PID, self.pid)
@@ -160,7 +163,7 @@ class Process:
         """
         with self.lock:  # two threads may meet a model at once
             self.facts.update(facts)
-            told = [{"where": where, "count": n, "error": error} for where, (n, error) in failures.items()]
+            told = [{"where": where, "count": n, "error": error} for where, (n, error) in list(failures.items())]
             found = dict(self.facts)
             found.update(
                 schema=1, pid=os.getpid(), ppid=os.getppid(), python=sys.version.split()[0], forked=self.forked,
@@ -170,6 +173,17 @@ class Process:
             with open(f"{path}.tmp", "w", encoding="utf-8") as stream:
                 json.dump(found, stream)
             os.replace(f"{path}.tmp", path)
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Take the space on the disk now: a page of a mapped file that finds no room kills the process by SIGBUS."""
+    allocate = getattr(os, "posix_fallocate", None)
+    if allocate is not None:
+        allocate(fd, 0, size)
+        return
+    zeros = bytes(1 << 16)
+    for start in range(0, size, len(zeros)):
+        os.pwrite(fd, zeros[: size - start], start)
 
 
 def _mapped(path: str, size: int) -> mmap.mmap | None:

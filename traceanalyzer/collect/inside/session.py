@@ -51,6 +51,18 @@ class Session:
         """Whether this thread may stop it: a session of one thread crashes when another one stops it."""
         return self.all_threads or threading.get_ident() == self._thread
 
+    def quiet(self) -> bool:
+        """Take no further operations; those in flight still write their ends. False: this torch cannot.
+
+        Torch says a line about GPU tracks on stderr, which does not matter at a session's end.
+        """
+        torch = self._torch
+        toggle = getattr(self._profile, "toggle_collection_dynamic", None)
+        if toggle is None or not self.all_threads:
+            return False
+        toggle(False, {torch.profiler.ProfilerActivity.CPU})
+        return True
+
     def stop(self) -> bool:
         """Stop recording. False when there is no result: another session has cancelled this one."""
         self._profile.__exit__(None, None, None)
