@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sqlite3
@@ -15,11 +16,13 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from alembic.operations import Operations
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_mock_engine, text
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.audit import Audit
-from traceanalyzer.server.database import engine
+from traceanalyzer.server.database import engine, migrate
 from traceanalyzer.server.database.engine import Busy, Database, Full
 from traceanalyzer.server.database.models import Base
 from traceanalyzer.server.labels import Labels
@@ -110,6 +113,28 @@ def test_an_empty_folder_becomes_what_the_models_say(tmp_path: Path, database: D
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
+def test_postgresql_would_get_the_same_tables() -> None:
+    """Nothing runs there in these tests; what would be sent is compared with what the models say."""
+    made, said = io.StringIO(), io.StringIO()
+    options = {"as_sql": True, "output_buffer": made}
+    context = MigrationContext.configure(dialect_name="postgresql", opts=options)
+    config = migrate.configuration()
+    (first,) = ScriptDirectory.from_config(config).walk_revisions()
+    with Operations.context(context):
+        first.module.upgrade()
+    target = create_mock_engine(
+        "postgresql://", lambda statement, *_: said.write(f"{statement.compile(dialect=target.dialect)};\n")
+    )
+    Base.metadata.create_all(target, checkfirst=False)
+    assert statements(made.getvalue()) == statements(said.getvalue())
+    assert len(statements(made.getvalue())) > 15
+    assert "ix_traces_list" not in made.getvalue()
+
+
+def statements(script: str) -> list[str]:
+    return sorted(" ".join(sorted(part.replace(",", " ").split())) for part in script.split(";") if part.strip())
+
+
 def test_an_upgrade_that_is_repeated_changes_nothing(database: Database) -> None:
     database.upgrade()
     Audit(database).note("somebody", "did", "something")
@@ -141,7 +166,7 @@ def test_processes_that_start_together_make_the_tables_once(tmp_path: Path) -> N
 
 
 class Contended(sqlite3.Connection):
-    """What happens to one in some hundred of those that open a new database together: refused at once, not kept waiting."""
+    """What happens to one in some hundred that open a new database together: refused at once, not kept waiting."""
 
     refusals = 3
 

@@ -56,7 +56,7 @@ def _traces() -> None:
     op.create_index("ix_traces_newest", "traces", ["uploaded_at", "sha256"])
     op.create_index("ix_traces_recording", "traces", ["recording", "uploaded_at", "sha256"])
     op.create_index("ix_traces_host", "traces", ["host", "uploaded_at", "sha256"])
-    if op.get_bind().dialect.name == "sqlite":
+    if op.get_context().dialect.name == "sqlite":
         op.create_index("ix_traces_list", "traces", ["uploaded_at", "sha256", *_FILTERS, "words"])
     op.create_index("ix_traces_stored", "traces", ["pinned", "uploaded_at", "bytes", "report_bytes"])
     op.create_index("ix_traces_analyser", "traces", ["analyser"])
