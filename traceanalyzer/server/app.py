@@ -1,7 +1,7 @@
 """Puts the server together: the API, the pages, and what stands before both.
 
-From the outside in: the request log, the headers, the gate (hosts, other sites, tokens in addresses), the draining of
-unwanted bodies, then FastAPI. The log and the headers are outside of FastAPI's own error handling, so that an answer
+From the outside in: the request log, the headers, the draining of unwanted bodies, the gate (hosts, other sites, tokens
+in addresses), then FastAPI. The log and the headers are outside of FastAPI's own error handling, so that an answer
 about a failure has them too.
 
 What could be wrong: another ASGI application that mounts this one gets none of the rules for paths it serves itself.
@@ -41,7 +41,7 @@ class Application(FastAPI):
         """Ours outermost, also around the answers to failures."""
         services: Services = self.state.services
         https = (services.settings.public_url or "").startswith("https:")
-        inner = Gate(Drained(super().build_middleware_stack()), services.settings)
+        inner = Drained(Gate(super().build_middleware_stack(), services.settings))
         return RequestLog(SecurityHeaders(inner, https), self.state.metrics)
 
 

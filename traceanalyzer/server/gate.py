@@ -14,7 +14,7 @@ import re
 from contextlib import suppress
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from traceanalyzer.server import problems
@@ -94,10 +94,11 @@ def _is_cross_site(headers: Headers, host: str) -> bool:
 
 
 class Drained:
-    """ASGI middleware that reads on for a moment before it answers a request whose body it did not want.
+    """ASGI middleware that reads on for a moment before it answers a request whose body was not read, and then closes.
 
-    Closing a connection on which bytes are still arriving can cost the client the answer. What is read is bounded, and
-    a client that waits for "100 Continue" is not asked for its body.
+    Closing a connection on which bytes are still arriving can cost the client the answer, so a bounded rest is read
+    first. Without closing, the HTTP server would read the rest for as long as the client sends one. A client that
+    waits for "100 Continue" is not asked for its body.
 
     Args:
         app: what answers.
@@ -112,36 +113,42 @@ class Drained:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        ended = scope["type"] != "http" or not _has_body(Headers(scope=scope))
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        ended = "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
+        is_waiting = headers.get("expect", "").lower() == "100-continue"
 
         async def receiving() -> Message:
-            nonlocal ended
+            nonlocal ended, is_waiting
+            is_waiting = False
             message = await receive()
-            ended = ended or message["type"] != "http.request" or not message.get("more_body", False)
+            ended = ended or not _has_more(message)
             return message
 
         async def sending(message: Message) -> None:
             nonlocal ended
             if message["type"] == "http.response.start" and not ended:
-                ended = True
-                await _discard(receive, self._MOST_BYTES, self._MOST_S)
+                ended = not is_waiting and await _discard(receive, self._MOST_BYTES, self._MOST_S)
+                if not ended:
+                    MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
         await self._app(scope, receiving, sending)
 
 
-def _has_body(headers: Headers) -> bool:
-    """Whether a body is on its way that the client sends without being asked."""
-    if headers.get("expect", "").lower() == "100-continue":
-        return False
-    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+def _has_more(message: Message) -> bool:
+    return message["type"] == "http.request" and bool(message.get("more_body", False))
 
 
-async def _discard(receive: Receive, most_bytes: int, most_s: float) -> None:
+async def _discard(receive: Receive, most_bytes: int, most_s: float) -> bool:
+    """Whether the body ended within so many bytes and seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(most_s):
             while most_bytes > 0:
                 message = await receive()
-                if message["type"] != "http.request" or not message.get("more_body", False):
-                    return
+                if not _has_more(message):
+                    return True
                 most_bytes -= len(message.get("body", b""))
+    return False

@@ -19,9 +19,9 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -108,8 +108,10 @@ class Ingest:
                 count(len(piece))
                 await self._run(body.write, piece)
             received = await self._run(body.finish)
+            keeping = self._run(keep, self._services, received, labels, by)
+            body.is_handed_on = True
             # A request that is cancelled from here on changes nothing: the thread ends what it began.
-            return await asyncio.shield(self._run(keep, self._services, received, labels, by))
+            return await asyncio.shield(keeping)
         finally:
             body.drop()
             self._turns.release()
@@ -137,20 +139,18 @@ class _Body:
         self._file: io.FileIO | None = None
         self._lock = threading.Lock()
         self._dropped = False
-        self._kept = False
+        self.is_handed_on = False
 
     def open(self) -> None:
         """Make the file."""
-        with self._lock:
+        with self._held():
             refuse_full_disk(self._settings)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._file = io.FileIO(os.open(self._path, flags, 0o600), "w")
-            if self._dropped:
-                self._path.unlink(missing_ok=True)
 
     def write(self, piece: bytes) -> None:
         """Check the piece first: what is refused is not written."""
-        with self._lock:
+        with self._held():
             if self._dropped or self._file is None:
                 return
             self._inspection.feed(piece)
@@ -162,27 +162,40 @@ class _Body:
 
     def finish(self) -> Received:
         """Check what the whole says, and let the disk have it."""
-        with self._lock:
+        with self._held():
             self._inspection.finish()
             found = self._hash.hexdigest()
             if self._sha256 not in (None, found):
                 raise Problem(422, "the body does not have this SHA-256; it was changed or cut on its way")
             if self._file is not None:
                 os.fsync(self._file.fileno())
-            self._kept = not self._dropped
             return Received(self._path, found, self._inspection.bytes, self._inspection.text_bytes)
 
     def drop(self) -> None:
-        """Remove the file unless `finish` has handed it on; what a thread still writes goes nowhere."""
+        """Close the file, and remove it unless it is handed on; a thread that still works on it does so itself."""
         self._dropped = True
-        if not self._kept:
-            self._path.unlink(missing_ok=True)
-        if self._lock.acquire(blocking=False):  # else the file is closed when the thread lets go of it
+        if self._lock.acquire(blocking=False):
             try:
-                if self._file is not None:
-                    self._file.close()
+                self._remove()
             finally:
                 self._lock.release()
+        elif not self.is_handed_on:  # the thread may have looked a moment before
+            self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            finally:
+                if self._dropped:
+                    self._remove()
+
+    def _remove(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if not self.is_handed_on:
+            self._path.unlink(missing_ok=True)
 
 
 async def accept(
@@ -201,9 +214,8 @@ async def accept(
     try:
         kept = await run_in_threadpool(relabel, services, sha256, labels, token) if sha256 else None
         if kept is None:
-            declared = int(request.headers.get("content-length", "0"))
-            if declared > services.settings.limits.max_body_bytes and sha256:
-                raise Problem(413, f"a trace may have {services.settings.limits.max_body_bytes} bytes")
+            if sha256:
+                _refuse_length(request.headers.get("content-length", ""), services.settings.limits)
             kept = await state.ingest.receive(stream, sha256, labels, token, partial(rates_of(request).uploaded, key))
     except BaseException:
         state.metrics.uploaded("refused")
@@ -213,6 +225,11 @@ async def accept(
     if kept.new and state.queue is not None:
         state.queue.wake()
     return kept
+
+
+def _refuse_length(declared: str, limits: Limits) -> None:
+    if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+        raise Problem(413, f"a trace may have {limits.max_body_bytes} bytes")
 
 
 def keep(services: Services, received: Received, labels: Labels, by: str | None) -> Kept:
