@@ -1,9 +1,11 @@
-"""The sections of the Report document on what was recorded beside the trace: the step log, counters, the recording.
+"""The sections of the Report document on what stands beside the events: step log, counters, recording, redaction.
 
 Units are in the field names; None means unknown.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from traceanalyzer.report.sections import Section
 
@@ -85,3 +87,14 @@ class Recording(Section):
     stable_batch: bool | None
     cold_start: bool | None
     windows: list[RecordedWindow]
+
+
+class Redaction(Section):
+    """What was taken out of the input files before they were shared, as they say themselves.
+
+    `level` is the least of these `files`, `counts` how often each kind of thing was taken out of them together.
+    """
+
+    level: Literal["none", "default", "strict"]
+    files: int
+    counts: dict[str, int]

@@ -58,6 +58,7 @@ def build(analysis: Analysis) -> doc.Report:
         steplog=recorded.steplog(main_trace),
         counters=recorded.counters(main_trace),
         recording=recorded.recording(analysis),
+        redaction=recorded.redaction(analysis),
     )
     return doc.with_id(report)
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, StepLog
+from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Redaction, StepLog
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.sections import (
     Bound,
@@ -69,6 +69,7 @@ __all__ = [
     "QualityNote",
     "RecordedWindow",
     "Recording",
+    "Redaction",
     "Report",
     "Request",
     "Run",
@@ -119,6 +120,7 @@ class Report(Section):
     steplog: StepLog | None = None
     counters: Counters | None = None
     recording: Recording | None = None
+    redaction: Redaction | None = None
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

@@ -46,6 +46,7 @@ def render(report: Report) -> str:
     lines += ["", f"**{plain(first.headline)}**"]
     lines += _line(". ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
     lines += ["", *_quality(first)]
+    lines += _line(plain(first.redacted))
     lines += _line(_joined(first.service))
     lines += _side_by_side([(fact.label, fact.figure) for fact in first.speed])
     lines += _line(" ".join(plain(part) for part in (first.work_ratio, first.log) if part))

@@ -6,13 +6,18 @@ is unknown.
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Literal
+
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.report import document as doc
+from traceanalyzer.report.strings.redaction import REDACTED
 from traceanalyzer.report.values import capped
 from traceanalyzer.trace.collector import Section, is_collected, number, section, word
 from traceanalyzer.trace.tables import Trace, Window
 
 MAX_WINDOWS = 500
+_LEVELS: tuple[Literal["none", "default", "strict"], ...] = ("none", "default", "strict")
 
 
 def profiling(trace: Trace) -> doc.Profiling | None:
@@ -116,6 +121,20 @@ def recording(analysis: Analysis) -> doc.Recording | None:
         cold_start=cold if isinstance(cold, bool) else None,
         windows=[_window(one, origin) for one in trace.windows[:MAX_WINDOWS]],
     )
+
+
+def redaction(analysis: Analysis) -> doc.Redaction | None:
+    """What was taken out of the files before they were shared; None where no file says that it was rewritten for it."""
+    metas = [window.metadata for trace in analysis.traces for window in trace.windows or (trace,)]
+    said = [section(meta.collector, "redaction") for meta in metas]
+    found = [(_LEVELS.index(level), one) for one in said if (level := word(one, "level")) in _LEVELS]
+    if not found:
+        return None
+    counts: Counter[str] = Counter()
+    for _, one in found:
+        counts.update({kind: count for kind in REDACTED if (count := _whole(one, kind))})
+    level = _LEVELS[min(place for place, _ in found)]
+    return doc.Redaction(level=level, files=len(found), counts={k: counts[k] for k in REDACTED if counts[k] > 0})
 
 
 def _window(window: Window, origin_ns: int) -> doc.RecordedWindow:

@@ -130,6 +130,8 @@ def _quality(first: FirstScreen) -> Iterable[RenderableType]:
         yield _indented(text("quality.more", count=len(serious) - _NOTES))
     if first.profiling:
         yield _text(first.profiling, "yellow")
+    if first.redacted:
+        yield _text(first.redacted, "dim")
 
 
 def _meters(meters: Iterable[Meter]) -> Padding:

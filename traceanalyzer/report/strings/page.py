@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from traceanalyzer.report.strings.beside import BESIDE
 from traceanalyzer.report.strings.parts import PARTS
+from traceanalyzer.report.strings.redaction import REDACTION
 
 TEXT: Mapping[str, str] = {
     # the first screen
@@ -125,6 +126,7 @@ TEXT: Mapping[str, str] = {
     "flag": "above the sheet limit {dash} check",
     **PARTS,
     **BESIDE,
+    **REDACTION,
 }
 
 

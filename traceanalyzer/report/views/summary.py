@@ -34,6 +34,7 @@ from traceanalyzer.report.views.pieces import (
     simulated,
     step_head,
 )
+from traceanalyzer.report.views.redaction import redaction_line
 
 _SEVERITY_ORDER = ("error", "warning", "info")
 _ACTIONS = 3
@@ -78,6 +79,7 @@ class FirstScreen:
     quality_severity: str
     quality_notes: tuple[QualityNote, ...]
     profiling: str
+    redacted: str
     service: tuple[Fact, ...]
     speed: tuple[Fact, ...]
     work_ratio: str
@@ -122,6 +124,7 @@ def first_screen(report: Report) -> FirstScreen:
         quality_severity=notes[0].severity if notes else "clean",
         quality_notes=tuple(notes),
         profiling=profiling_line(report),
+        redacted=redaction_line(report),
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
         meters_title="meters.title" if (report.span.gpu_util or 0.0) >= BUSY else "meters.title_idle",
