@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.database.engine import Database, changed
@@ -39,7 +40,7 @@ _ERROR_CHARS = 1000
 _LABELS = ("name", "model", "engine", "host", "revision", "environment", "recording", "weight_s", "pinned")
 _SEARCHED = ("name", "model", "engine", "host", "revision", "environment", "recording", "gpu", "workload", "headline")
 Row = TypeVar("Row")
-_KEY = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
+_KEY = re.compile(r"([0-9]{1,18}):([0-9a-f]{64}):([0-9]{0,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Search:
 class Page(Generic[Row]):
     """Some rows, what to ask for to get the next ones (None: these were the last), and how many there are.
 
-    `total` is None where there are more than are worth counting.
+    `total` is counted with the first page; None: there are more than are worth counting.
     """
 
     rows: Sequence[Row]
@@ -153,16 +154,15 @@ class Traces:
         conditions = _conditions(search)
         # The names first: an index can hold all that this asks for, where the rows would have to be read.
         names = select(TraceRow.sha256).where(*conditions)
-        counted = select(func.count()).select_from(names.limit(_COUNTED + 1).subquery())
-        if page is not None:
-            names = names.where(tuple_(TraceRow.uploaded_at, TraceRow.sha256) < tuple_(*_key(page)))
-        names = names.order_by(*_NEWEST).limit(size + 1)
         with self._database.reading() as session:
-            found = session.scalars(names).all()
+            if page is None:
+                found, total = _first(session, names, size, bool(search.text))
+            else:
+                at, sha256, total = _key(page)
+                after = names.where(tuple_(TraceRow.uploaded_at, TraceRow.sha256) < tuple_(at, sha256))
+                found = session.scalars(after.order_by(*_NEWEST).limit(size + 1)).all()
             rows = session.scalars(select(TraceRow).where(TraceRow.sha256.in_(found[:size])).order_by(*_NEWEST)).all()
-            more = len(found) > size
-            total = session.scalars(counted).one() if more or page is not None else len(found)
-        return Page(rows, _token(rows[-1]) if more else None, total if total <= _COUNTED else None)
+        return Page(rows, _token(rows[-1], total) if len(found) > size else None, total)
 
     def delete(self, sha256: str) -> bool:
         """Forget a trace with its jobs and links; the caller deletes the blobs after that."""
@@ -270,11 +270,25 @@ def _mentions(word: str) -> ColumnElement[bool]:
     return mentions
 
 
-def _token(row: TraceRow) -> str:
-    return base64.urlsafe_b64encode(f"{row.uploaded_at}:{row.sha256}".encode()).decode().rstrip("=")
+def _first(session: Session, names: Select[str], size: int, searched: bool) -> tuple[Sequence[str], int | None]:
+    """At least the names of the first page, and how many there are in all.
+
+    A search reads every trace either way, so its names are counted while it does; the others are counted in the index.
+    """
+    found = session.scalars(names.order_by(*_NEWEST).limit(_COUNTED + 1 if searched else size + 1)).all()
+    total = len(found)
+    if not searched and total > size:
+        total = session.scalars(select(func.count()).select_from(names.limit(_COUNTED + 1).subquery())).one()
+    return found, total if total <= _COUNTED else None
 
 
-def _key(page: str) -> tuple[int, str]:
+def _token(row: TraceRow, total: int | None) -> str:
+    """The key of a page's last row, and the total, which is counted once."""
+    key = f"{row.uploaded_at}:{row.sha256}:{'' if total is None else total}"
+    return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def _key(page: str) -> tuple[int, str, int | None]:
     try:
         text = base64.urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode("ascii")
     except (binascii.Error, ValueError):
@@ -282,4 +296,4 @@ def _key(page: str) -> tuple[int, str]:
     match = _KEY.fullmatch(text)
     if match is None:
         raise InputError("no such page", "start at the first page again")
-    return int(match[1]), match[2]
+    return int(match[1]), match[2], int(match[3]) if match[3] else None
