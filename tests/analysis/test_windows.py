@@ -167,6 +167,16 @@ def test_windows_of_other_processes_are_not_joined(whole: Path) -> None:
         analysis_of([one, other])
 
 
+def test_what_the_step_log_of_a_copied_window_lacks_is_noted(whole: Path) -> None:
+    log = {"steps": 90, "steps_overwritten": 26, "steps_beyond_log": 0}
+    traces = [replace(trace, metadata=replace(trace.metadata, collector={**trace.metadata.collector, "steplog": log}))
+              for trace in numbered(whole, [1, 2])]  # fmt: skip
+    for given in (traces, traces[:1]):
+        found = {note.code: note.count for note in analysis_of(given).quality}
+        assert found["recording_steps_lost"] == 26, "once, as the last window's says it of the whole log"
+        assert "recording_steplog_short" not in found
+
+
 def test_a_window_inside_another_one_is_left_out(whole: Path, alone: Analysis) -> None:
     one, other = numbered(whole, [1, 2])
     found = analysis_of([one, replace(other, metadata=replace(other.metadata, base_time_ns=1_000_000))])

@@ -109,6 +109,29 @@ def test_what_is_missing_or_changed_is_noted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_what_the_recorder_lost_is_noted(tmp_path: Path) -> None:
+    processes = [
+        {"pid": 1, "failures_total": 7, "failures": [{"where": "describe", "count": 1}]},
+        {"pid": 2, "failures_total": 3}, {"pid": 3, "failures_total": 0}, {"pid": 4, "failures_total": "x"},
+    ]  # fmt: skip
+    lost = {"steps_overwritten": 26, "steps_beyond_log": 5, "windows_unwritten": 2, "step_logs": 1, "\x1b": 9, "x": -1}
+    folder = windowed.recording(
+        tmp_path / "r",
+        windows(1),
+        processes=processes,
+        lost=lost,
+        dropped={"quota": 3},
+        failures=[{"where": "describe"}],
+    )
+    found = read_traces([folder])
+    assert codes(found) == {
+        "recording_dropped": (6, "quota 3, step logs 1, windows unwritten 2"), "recording_failures": (2, ""),
+        "recording_steps_lost": (26, ""), "recording_steplog_short": (5, ""),
+    }  # fmt: skip
+    assert found[0].recording is not None
+    assert found[0].recording.dropped == {"quota": 3, "step_logs": 1, "windows_unwritten": 2}
+
+
 @pytest.mark.parametrize("mode", ["full", "sample"])
 def test_a_window_that_cannot_be_read_is_counted(tmp_path: Path, mode: str) -> None:
     folder = windowed.recording(tmp_path / "r", windows(3), mode=mode)
@@ -226,7 +249,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 ODD = {
     "windows": [None, 7, {"files": "x"}, {"files": [None, 3, []]}, {"number": -1, "files": [{"name": "gone.json"}]}],
     "processes": [{"rank": "many"}, {"rank": -3}, {"rank": 2**40}, {"rank": True}, {"rank": [1]}, 5], "mode": {"a": 1},
-    "dropped": [1], "failures": 3, "recorder": "\x1b[31m", "created_at": ["x"], "finished_at": {},
+    "dropped": [1], "lost": [[]], "failures": 3, "recorder": "\x1b[31m", "created_at": ["x"], "finished_at": {},
     "extra": {"env": {"TOKEN": "x"}},
 }  # fmt: skip
 

@@ -42,6 +42,8 @@ RECORDING_FILES_CHANGED = "recording_files_changed"
 RECORDING_UNFINISHED = "recording_unfinished"
 RECORDING_DROPPED = "recording_dropped"
 RECORDING_FAILURES = "recording_failures"
+RECORDING_STEPS_LOST = "recording_steps_lost"
+RECORDING_STEPLOG_SHORT = "recording_steplog_short"
 OTHER_PROCESSES = "other_processes_left_out"
 
 SEVERITY: dict[str, Severity] = {
@@ -75,6 +77,8 @@ SEVERITY: dict[str, Severity] = {
     RECORDING_UNFINISHED: "warning",
     RECORDING_DROPPED: "warning",
     RECORDING_FAILURES: "info",
+    RECORDING_STEPS_LOST: "warning",
+    RECORDING_STEPLOG_SHORT: "info",
     OTHER_PROCESSES: "warning",
 }
 """Every code a reader may note, with its severity."""

@@ -71,6 +71,8 @@ class Manifest:
     ranks: frozenset[int] = frozenset()
     """The ranks that ran on this host: every host of a run has a recording of its own."""
     dropped: Mapping[str, int] = field(default_factory=dict)
+    steps_lost: int = 0
+    steps_beyond_log: int = 0
     failures: int = 0
     refused: int = 0
     """Files that are named in a way no recorder names them."""
@@ -134,7 +136,8 @@ def _manifest(folder: Path, facts: Mapping[str, Any]) -> Manifest:
     windows = [window for window in _dicts(facts.get("windows"))[:_MOST_WINDOWS] if _dicts(window.get("files"))]
     entries = [(place, window, entry) for place, window in enumerate(windows) for entry in _dicts(window.get("files"))]
     files = [file for place, window, entry in entries if (file := _file(place, window, entry)) is not None]
-    dropped = facts.get("dropped")
+    lost = _counts(facts.get("lost"))
+    steps_lost, steps_beyond_log = (lost.pop(f"steps_{what}", 0) for what in ("overwritten", "beyond_log"))
     ranks = [process.get("rank") for process in _dicts(facts.get("processes"))]
     for window in windows:
         lacking = window.get("ranks_missing")
@@ -149,14 +152,23 @@ def _manifest(folder: Path, facts: Mapping[str, Any]) -> Manifest:
         reasons=tuple(dict.fromkeys(word for window in windows if (word := _word(window.get("reason"))))),
         files=tuple(files),
         ranks=frozenset(rank for one in ranks if (rank := _count(one, _MOST_RANK)) is not None),
-        dropped={
-            word: count
-            for key, value in (dropped.items() if isinstance(dropped, dict) else ())
-            if (word := _word(key)) and (count := _count(value))
-        },
-        failures=len(_dicts(facts.get("failures"))),
+        dropped={**lost, **_counts(facts.get("dropped"))},
+        steps_lost=steps_lost,
+        steps_beyond_log=steps_beyond_log,
+        failures=len(_dicts(facts.get("failures"))) + sum(map(_fails_untold, _dicts(facts.get("processes")))),
         refused=len(entries) - len(files),
     )
+
+
+def _counts(value: object) -> dict[str, int]:
+    """What was counted under names, without what did not occur."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {word: count for key, found in items if (word := _word(key)) and (count := _count(found))}
+
+
+def _fails_untold(process: Mapping[str, Any]) -> bool:
+    """Whether something failed in a process that could not say what."""
+    return bool(_count(process.get("failures_total"))) and not _dicts(process.get("failures"))
 
 
 def _file(place: int, window: Mapping[str, Any], entry: Mapping[str, Any]) -> File | None:
@@ -327,3 +339,5 @@ def _note_losses(book: notes.NoteBook, manifest: Manifest, changed: int, others:
         ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in dropped),
     )
     book.add(notes.RECORDING_FAILURES, manifest.failures)
+    book.add(notes.RECORDING_STEPS_LOST, manifest.steps_lost)
+    book.add(notes.RECORDING_STEPLOG_SHORT, manifest.steps_beyond_log)

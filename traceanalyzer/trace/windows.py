@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.trace import notes
-from traceanalyzer.trace.collector import section
+from traceanalyzer.trace.collector import number, section
 from traceanalyzer.trace.merged import merged_blocks
 from traceanalyzer.trace.tables import MISSING, Metadata, Note, Source, Trace, Window
 
@@ -40,7 +40,16 @@ def by_process(traces: Sequence[Trace]) -> list[Trace]:
     for windows in found.values():
         numbers = [section(trace.metadata.collector, "window").get("number") for trace in windows]
         out += [joined(windows)] if len(set(numbers)) == len(numbers) > 1 else windows
-    return out
+    return [trace if trace.recording is not None else _with_losses(trace) for trace in out]
+
+
+def _with_losses(trace: Trace) -> Trace:
+    """The trace with notes on what its step log lacks; for a recording, its manifest says that of all processes."""
+    log, book = section(trace.metadata.collector, "steplog"), notes.NoteBook()
+    book.add(notes.RECORDING_STEPS_LOST, round(number(log, "steps_overwritten") or 0))
+    book.add(notes.RECORDING_STEPLOG_SHORT, round(number(log, "steps_beyond_log") or 0))
+    found = book.notes()
+    return replace(trace, quality=(*trace.quality, *found)) if found else trace
 
 
 def _process(trace: Trace) -> tuple[object, ...] | None:

@@ -55,6 +55,9 @@ QUALITY: Mapping[str, str] = {
     "recording_dropped": "The recorder dropped {count} of what it was asked for ({detail}).",
     "recording_failures": "{count} part{s} of the recorder failed and {were} left out; the steps may be described less "
     "fully.",
+    "recording_steps_lost": "{count} step{s} of the run {are} not in the step log, as the recorder came too late to "
+    "read them: totals of steps and tokens are too low.",
+    "recording_steplog_short": "The step log holds less than the last ten minutes: {count} step{s} had no room in it.",
     "other_processes_left_out": "{count} window{s} of other processes {were} left out: they are no ranks of this run.",
     "cold_start": "The process' first steps are in the recording: they include warming up, so the prefill takes longer "
     "than later ones do.",

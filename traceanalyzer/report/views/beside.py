@@ -22,7 +22,7 @@ _OF_STEPS = ("prefill", "decode", "mixed", "draft", "encoder", "warmup")
 _SAME = 0.005
 LOST = (
     "recording_dropped", "windows_without_ranks", "recording_files_missing",
-    "recording_files_unreadable", "recording_files_changed",
+    "recording_files_unreadable", "recording_files_changed", "recording_steps_lost",
     "recording_unfinished", "other_processes_left_out", "windows_overlap", "recording_unreadable",
 )  # fmt: skip
 """Codes of notes that say what a recording lacks, which a reader has to know before any figure."""
