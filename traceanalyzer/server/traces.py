@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -221,7 +221,7 @@ class Traces:
         with self._database.reading() as session:
             return session.scalars(query).all()
 
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> dict[str, int]:
         """How many traces there are in each state."""
         query = select(TraceRow.state, func.count()).group_by(TraceRow.state)
         with self._database.reading() as session:
