@@ -48,6 +48,8 @@ _CAPABILITY_VERSION = 0x20080522
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_WORK = _WRITE_FILE | _READ_FILE | _READ_DIR | 1 << 5 | 1 << 8 | 1 << 14
+"""In its own folder: remove, make and cut regular files too; no folder, link, pipe or device."""
 _RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 """Access to files that Landlock's version N can refuse (linux/landlock.h); later versions add none of these."""
 _SCOPES = 3  # abstract sockets and signals, from version 6 on
@@ -165,12 +167,12 @@ def _restrict_files(libc: ctypes.CDLL, folder: Path) -> None:
     ruleset = _call(libc.syscall, _LANDLOCK_CREATE, ctypes.addressof(rules), size)
     if ruleset < 0:
         return
-    for path, wanted in _allowed(folder, handled):
+    for path, wanted in _allowed(folder):
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
             continue  # not on this machine
-        rights = wanted & handled if path.is_dir() else wanted & handled & (_EXECUTE | _WRITE_FILE | _READ_FILE)
+        rights = wanted & handled & (-1 if path.is_dir() else _EXECUTE | _WRITE_FILE | _READ_FILE)
         rule = _Beneath(rights, place)
         _call(libc.syscall, _LANDLOCK_ADD, ruleset, 1, ctypes.addressof(rule))
         os.close(place)
@@ -178,7 +180,7 @@ def _restrict_files(libc: ctypes.CDLL, folder: Path) -> None:
     os.close(ruleset)
 
 
-def _allowed(folder: Path, everything: int) -> Iterator[tuple[Path, int]]:
+def _allowed(folder: Path) -> Iterator[tuple[Path, int]]:
     read = _EXECUTE | _READ_FILE | _READ_DIR
     for name in (*_LIBRARIES, *_OWN_PROCESS, *_SETTINGS, sys.prefix, sys.base_prefix, sys.exec_prefix):
         yield Path(name), read
@@ -189,7 +191,7 @@ def _allowed(folder: Path, everything: int) -> Iterator[tuple[Path, int]]:
         yield Path(name), read if "-packages" in name else _READ_DIR
     for name in _DEVICES:
         yield Path(name), _READ_FILE | _WRITE_FILE
-    yield folder, everything & ~_EXECUTE
+    yield folder, _WORK
 
 
 def _restrict_calls(libc: ctypes.CDLL) -> None:

@@ -33,6 +33,8 @@ _TAIL = 4096
 _WATCH_S = 0.1
 _THREADS = 256
 _FOLDER_FILES = 8
+"""How many files of the largest size its folder may take altogether."""
+_MOST_FILES = 1000
 _LOOK_AFTER_S = 1.0
 _CPU_CAUGHT_S = 1.0
 """How much longer a child may run that catches the signal that its CPU time is over."""
@@ -251,12 +253,20 @@ class _Watch:
         return None
 
     def _written(self) -> int:
-        """Bytes in its folder; links count as nothing."""
+        """Bytes in its folder, as the disk counts them; of too many files more than any limit."""
         total = 0
-        for root, _, names in os.walk(self._folder):
-            for name in names:
-                try:
-                    total += os.lstat(os.path.join(root, name)).st_blocks * 512  # noqa: PTH118 hot and hostile
-                except OSError:
-                    continue
+        folders = [self._folder]
+        left = _MOST_FILES
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as entries:
+                    for entry in entries:
+                        left -= 1
+                        if left < 0:
+                            return sys.maxsize
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(Path(entry.path))
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+            except OSError:  # removed meanwhile
+                continue
         return total
