@@ -128,7 +128,7 @@ def test_postgresql_would_get_the_same_tables() -> None:
     Base.metadata.create_all(target, checkfirst=False)
     assert statements(made.getvalue()) == statements(said.getvalue())
     # Five tables, and the indexes on them.
-    assert len(statements(made.getvalue())) == 14
+    assert len(statements(made.getvalue())) == 16
     assert "ix_traces_list" not in made.getvalue()
 
 

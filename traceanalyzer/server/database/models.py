@@ -99,7 +99,7 @@ class Job(Base):
     not_before: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[int] = mapped_column(BigInteger)
     started_at: Mapped[int | None] = mapped_column(BigInteger)
-    finished_at: Mapped[int | None] = mapped_column(BigInteger)
+    finished_at: Mapped[int | None] = mapped_column(BigInteger, index=True)
     error: Mapped[str | None] = mapped_column(Text)
     output: Mapped[str | None] = mapped_column(Text)
 

@@ -78,6 +78,7 @@ def _jobs() -> None:
         sa.ForeignKeyConstraint(["sha256"], ["traces.sha256"], name="fk_jobs_sha256", ondelete="CASCADE"),
     )
     op.create_index("ix_jobs_sha256", "jobs", ["sha256"])
+    op.create_index("ix_jobs_finished_at", "jobs", ["finished_at"])
     op.create_index("ix_jobs_state_id", "jobs", ["state", "id"])
 
 
