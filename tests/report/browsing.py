@@ -19,13 +19,13 @@ ARGUMENTS = [
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium(*more: str) -> Iterator[Any]:
     require(Path(CHROMIUM).exists(), "Chromium is not installed")
     require(importlib.util.find_spec("playwright") is not None, "playwright is not installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=[*ARGUMENTS, *more])
         yield launched
         launched.close()
 

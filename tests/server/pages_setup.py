@@ -61,7 +61,7 @@ def add(services: Services, sha256: str, labels: Labels, found: Found | None = N
     file.write_bytes(RAW)
     services.blobs.put_file(key_of_trace(sha256), file)
     file.unlink()
-    services.traces.add(sha256, 6_200_000, 101_000_000, labels, None, at)
+    services.traces.add(sha256, len(RAW), 101_000_000, labels, None, at)
     if found is None:
         return
     (job,) = services.jobs.of(sha256)

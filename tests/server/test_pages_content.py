@@ -136,7 +136,7 @@ def test_a_trace_s_page_says_everything_that_is_known(filled: tuple[TestClient, 
     answer = client.get(f"/t/{MEMORY}")
     page = Page(answer.text)
     for part in ("Llama-3-8B", "vLLM 0.33.0", "NVIDIA H100", "prod", "3f9a2c71d0b4", "a1b2c3d", "rec-7", "600 s",
-                 "generation", "2.10 s", "12.5 ms", "2,350", "6.20 MB, 101 MB unpacked", "342 kB", "ab12cd34", MEMORY,
+                 "generation", "2.10 s", "12.5 ms", "2,350", "19.0 B, 101 MB unpacked", "342 kB", "ab12cd34", MEMORY,
                  "Analysed", "Redacted (default)", "Warnings"):  # fmt: skip
         assert part in page.shown, part
     (frame,) = page.all("iframe")
