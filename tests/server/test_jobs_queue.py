@@ -123,6 +123,21 @@ def test_lost_locked_or_damaged_queue_file_loses_nothing(
     assert set(children[0].values()) == {1}
 
 
+def test_queue_without_a_file_runs_jobs_too(
+    services: Services, start: Callable[[], Queue], children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(queue, "SqliteHuey", full)
+    running = start()
+    for n in range(3):
+        store(services, f"{n}".encode())
+        running.wake()
+    until(lambda: services.traces.counts()["analysed"] == 3)
+    assert set(children[0].values()) == {1}
+
+
 def test_a_pickle_in_the_queue_file_is_not_run(
     services: Services, start: Callable[[], Queue], children: Children, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from huey import SqliteHuey  # type: ignore[import-untyped]
+from huey import Huey, MemoryHuey, SqliteHuey  # type: ignore[import-untyped]
 from huey.consumer import Consumer  # type: ignore[import-untyped]
 from huey.registry import Message  # type: ignore[import-untyped]
 from huey.serializer import Serializer  # type: ignore[import-untyped]
@@ -78,13 +78,9 @@ class Queue:
         """
         recover(self._services)
         logging.getLogger("huey").setLevel(logging.WARNING)
-        file = self._services.settings.folder / FILE
-        try:
-            self._tasks = _Tasks(file, self._run)
-        except sqlite3.Error:  # it holds nothing that the jobs table does not hold
-            for suffix in ("", "-wal", "-shm"):
-                file.with_name(file.name + suffix).unlink(missing_ok=True)
-            self._tasks = _Tasks(file, self._run)
+        # A queue that cannot be read is told by whoever cannot write it, and not twice a second.
+        logging.getLogger("huey.consumer").setLevel(logging.CRITICAL)
+        self._tasks = _Tasks(_opened(self._services.settings.folder / FILE), self._run)
         self._consumer = _Consumer(
             self._tasks.huey,
             workers=self._services.settings.workers,
@@ -217,12 +213,28 @@ class Queue:
             self._tasks.put(job_id, priority)
 
 
-class _Tasks:
-    """huey's file, and the one task that is in it."""
+def _opened(file: Path) -> Huey:
+    """huey over its file, a new one where it is damaged: it holds nothing that the jobs table does not hold.
 
-    def __init__(self, file: Path, run: Callable[[int], None]) -> None:
-        self.huey = SqliteHuey("analyses", filename=str(file), results=False, serializer=_AsJson())
-        self.huey.storage.flush_all()  # what an earlier server queued is in the table
+    On a full disk, where no file can be made, in memory: what is stored can still be read and deleted.
+    """
+    for _ in range(2):
+        try:
+            huey = SqliteHuey("analyses", filename=str(file), results=False, serializer=_AsJson())
+            huey.storage.flush_all()  # what an earlier server queued is in the table
+            return huey
+        except sqlite3.Error as error:
+            _log.warning("the queue's file is not usable", extra={"event": "trouble", "error": str(error)})
+            for suffix in ("", "-wal", "-shm"):
+                file.with_name(file.name + suffix).unlink(missing_ok=True)
+    return MemoryHuey("analyses", results=False, serializer=_AsJson())
+
+
+class _Tasks:
+    """huey's queue, and the one task that is in it."""
+
+    def __init__(self, huey: Huey, run: Callable[[int], None]) -> None:
+        self.huey = huey
         self._analyse = self.huey.task(name="analyse")(run)
 
     def put(self, job_id: int, priority: int) -> None:
