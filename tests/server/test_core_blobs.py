@@ -71,7 +71,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def test_what_was_put_is_read_back(blobs: Blobs, body: Path, how: str) -> None:
+def test_what_was_put_is_read_back(blobs: Blobs, body: Path, tmp_path: Path, how: str) -> None:
     key = key_of_trace(SHA)
     assert blobs.size(key) is None
     blobs.put_file(key, body)
@@ -85,6 +85,7 @@ def test_what_was_put_is_read_back(blobs: Blobs, body: Path, how: str) -> None:
     blobs.delete(key)
     blobs.delete(key)
     assert blobs.size(key) is None
+    assert not (tmp_path / "blobs" / key).parent.exists()
     assert list(blobs.keys()) == []
     with pytest.raises(FileNotFoundError):
         blobs.open(key)

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -61,6 +62,8 @@ class Blobs:
     def __init__(self, settings: Settings) -> None:
         """Make the folder if the blobs are in one, for its owner only."""
         self._folder = settings.blobs
+        # Between making a folder and putting something in it, nobody may take it away for being empty.
+        self._folders = threading.Lock()
         if self._folder is None:
             self._store = from_url(str(settings.blob_url))
         else:
@@ -115,6 +118,9 @@ class Blobs:
         _check_key(key)
         with suppress(FileNotFoundError):
             obstore.delete(self._store, key)
+        if self._folder is not None:
+            with self._folders, suppress(OSError):  # others are in it still, or it never was
+                (self._folder / key).parent.rmdir()
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Every key that starts with `traces/`, `reports/` or a longer part that ends in a slash."""
@@ -127,9 +133,11 @@ class Blobs:
             if not _linked(source, path, staged):
                 _copy(source, staged)
             staged.chmod(0o600)
-            _make_folders(folder, target.parent)
-            staged.replace(target)
-            _sync_folder(target.parent)
+            with self._folders:
+                _make_folders(folder, target.parent)
+                staged.replace(target)
+            with suppress(FileNotFoundError):  # deleted again already
+                _sync_folder(target.parent)
         finally:
             staged.unlink(missing_ok=True)  # also where both names were one file: then replacing does nothing
 
