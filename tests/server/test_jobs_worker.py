@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.serving import trace_gz
+from tests.server.serving import trace_gz, trace_text
 from traceanalyzer import __version__
 from traceanalyzer.server import child, sandbox, storing, worker
 from traceanalyzer.server.blobs import REPORTS, key_of_report, key_of_trace
@@ -95,6 +95,24 @@ def test_a_real_trace_is_analysed_and_listed_by_what_its_report_says(services: S
     assert 'id="traceanalyzer-report"' in page
     assert row.report_bytes == sum(len(report(services, job.sha256, kind).encode()) for kind in REPORTS)
     assert list(services.settings.work.iterdir()) == []
+
+
+def test_what_the_file_says_of_itself_is_listed_where_nobody_else_has_said_it(services: Services) -> None:
+    document = json.loads(trace_text(5))
+    document["traceanalyzer"] = {
+        "schema": 1,
+        "redaction": {"level": "strict", "version": 1},
+        "model": {"name": "tiny-7b"},
+        "window": {"engine": "vllm"},
+        "sampling": {"weight_s": 12.5},
+    }
+    job = store(services, json.dumps(document).encode())
+    services.traces.add(job.sha256, 1, 1, Labels(model="said by the client"), None, now_ms())
+    assert worker.run(job.id, services) == "done"
+    row = services.traces.get(job.sha256)
+    assert row is not None
+    assert (row.redaction, row.model, row.engine, row.weight_s) == ("strict", "said by the client", "vLLM", 12.5)
+    assert "H100" in str(row.gpu)
 
 
 def test_what_cannot_be_analysed_is_given_up_at_once_and_named_as_it_was_sent(services: Services) -> None:

@@ -41,6 +41,8 @@ def summary(report: Report) -> dict[str, object]:
         "gpu": device.name if device else None,
         "model": report.run.model.name if report.run.model else None,
         "engine": report.run.engine,
+        "host": report.traces[0].host_hash if report.traces else None,
+        "weight_s": report.run.sample_weight,
         "headline": report.verdict.headline,
         "bound": report.verdict.bound,
         "workload": report.run.workload,
@@ -49,6 +51,7 @@ def summary(report: Report) -> dict[str, object]:
         "tokens_per_s": figures.get("decode.tokens_per_s"),
         "quality": None if worst is None else _SEVERITIES[worst],
         "report_id": report.report_id,
+        "redaction": report.redaction.level if report.redaction else None,
     }
 
 

@@ -209,9 +209,14 @@ def _number(said: dict[str, object], name: str) -> float | None:
 
 
 def _labels(said: dict[str, object]) -> Labels | None:
-    """What the file itself says about model and engine, for where nobody else has said it."""
+    """What the file itself says, for where nobody else has said it."""
     try:
-        return Labels.checked(model=_text(said, "model"), engine=_text(said, "engine"))
+        return Labels.checked(
+            model=_text(said, "model"),
+            engine=_text(said, "engine"),
+            host=_text(said, "host"),
+            weight_s=_number(said, "weight_s"),
+        )
     except InputError:
         return None
 
