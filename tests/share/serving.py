@@ -44,7 +44,8 @@ class Seen:
 class Answer:
     """What to answer instead of the right thing.
 
-    drop_after: close the line after so many bytes of the body. pause_s: before anything is read.
+    drop_after: close the line after so many bytes of the body. pause_s: before anything is read. late_s: when all is
+    stored.
     """
 
     status: int = 200
@@ -52,6 +53,7 @@ class Answer:
     body: bytes = b""
     drop_after: int | None = None
     pause_s: float = 0.0
+    late_s: float = 0.0
     is_right: bool = False
 
 
@@ -171,6 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         is_new = seen.sha256 not in self.server.stored
         self.server.stored[seen.sha256] = seen.body
+        time.sleep(answer.late_s if answer is not None else 0.0)
         said = {"sha256": seen.sha256, "state": "queued", "bytes": size, "url": f"/t/{seen.sha256}"}
         self._answer(201 if is_new else 200, {"Content-Type": "application/json"}, json.dumps(said).encode())
 

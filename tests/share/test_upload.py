@@ -40,6 +40,11 @@ def server() -> Iterator[Scripted]:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
+    return small(tmp_path, "run.json", " ")
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
     return Path(shutil.copy(SAMPLE, tmp_path / "run.json.gz"))
 
 
@@ -71,9 +76,9 @@ def left(tmp_path: Path) -> list[str]:
 
 
 def test_one_trace_is_sent_under_the_hash_of_what_is_sent(
-    server: Scripted, trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Scripted, sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert upload(server, trace, "--label", "revision=abc123", "--label", "environment=prod") == 0
+    assert upload(server, sample, "--label", "revision=abc123", "--label", "environment=prod") == 0
     (body,) = server.stored.values()
     (seen,) = server.puts
     assert seen.sha256 == hashlib.sha256(body).hexdigest()
@@ -88,7 +93,7 @@ def test_one_trace_is_sent_under_the_hash_of_what_is_sent(
     assert shown.out == f"{server.url}/t/{seen.sha256}\n"
     assert "run.json.gz" in shown.err
     assert left(tmp_path) == []
-    assert trace.read_bytes() == SAMPLE.read_bytes()
+    assert sample.read_bytes() == SAMPLE.read_bytes()
 
 
 def test_what_was_sent_is_not_sent_again(server: Scripted, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +223,7 @@ def test_what_is_refused_for_good_is_not_sent_again(
     assert upload(server, trace) == 2
     said = one_error(capsys)
     assert text in said
-    assert "run.json.gz" in said
+    assert "run.json" in said
     assert "\x1b" not in said
     before = len(server.seen)
     assert upload(server, trace) == 2
@@ -260,11 +265,39 @@ def test_nobody_is_kept_waiting_for_an_hour(server: Scripted, trace: Path, capsy
 
 
 @pytest.mark.parametrize("drop_after", [0, 1000, 100_000])
-def test_a_dropped_line_is_tried_again(server: Scripted, trace: Path, drop_after: int) -> None:
+def test_a_dropped_line_is_tried_again(server: Scripted, sample: Path, drop_after: int) -> None:
     server.script += [Answer(drop_after=drop_after), Answer(drop_after=drop_after)]
-    assert upload(server, trace, "-q") == 0
+    assert upload(server, sample, "-q") == 0
     assert len(server.whole_puts) == 1
     assert len(server.stored) == 1
+
+
+def test_an_answer_that_comes_too_late_is_asked_for(
+    server: Scripted, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("traceanalyzer.share.transfer.ANSWER_S", 0.3)
+    server.script.append(Answer(is_right=True, late_s=1.0))
+    assert upload(server, trace) == 0
+    shown = capsys.readouterr()
+    assert "does not answer in time" in shown.err
+    assert shown.out == f"{server.url}/t/{server.puts[0].sha256}\n"
+    assert [seen.method for seen in server.seen] == ["HEAD", "PUT", "HEAD"]
+
+
+def test_it_waits_as_long_as_the_server_says(server: Scripted, trace: Path) -> None:
+    stamina.set_testing(False)
+    server.script.append(Answer(503, {"Retry-After": "2"}))
+    assert upload(server, trace, "-q") == 0
+    assert server.puts[1].at - server.puts[0].at >= 2.0
+
+
+def test_a_name_may_hold_any_bytes(server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\xfe\x1b[31m.json"
+    Path(os.fsdecode(odd)).write_bytes(small(tmp_path, "x.json").read_bytes())
+    for _ in range(2):
+        assert upload(server, os.fsdecode(odd)) == 0
+    assert len(server.seen) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 LIES = [

@@ -272,6 +272,27 @@ def test_a_manifest_leads_nowhere_else(server: Scripted, tmp_path: Path) -> None
         until(lambda: len(server.stored) == 2)
 
 
+def test_a_recording_that_cannot_be_read_does_not_hide_the_others(
+    server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    collected(spool, range(2))
+    (spool / "a-locked-one").mkdir()
+    real = os.scandir
+
+    def scandir(path: object = ".") -> object:
+        if isinstance(path, Path) and path.name == "a-locked-one":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)  # type: ignore[call-overload]
+
+    (spool / "a-locked-one" / "recording.json").write_text('{"kind": "traceanalyzer-recording"}')
+    monkeypatch.setattr(os, "scandir", scandir)
+    with sidecar(server.url, spool, tmp_path / "s") as running:
+        until(lambda: len(server.stored) == 2)
+        time.sleep(0.3)
+    assert running.said == ["the folder a-locked-one cannot be read: Permission denied"]
+
+
 # What follows runs the command itself.
 
 

@@ -201,7 +201,7 @@ class _Told:
 
     def watching(self, paths: Sequence[str]) -> None:
         if not self._quiet:
-            say(f"watching {', '.join(paths)}")
+            say(f"watching {', '.join(path if Path(path).is_dir() else f'{path} (not there yet)' for path in paths)}")
 
     def trouble(self, text: str) -> None:
         self._progress.show("")

@@ -73,7 +73,10 @@ def offered(paths: Sequence[Path]) -> list[Offer]:
     for path in paths:
         try:
             if path.is_dir():
-                offers = [*_collected(path, manifests), *_traces(path)]
+                unreadable: list[str] = []
+                offers = [*_collected(path, manifests, unreadable), *_traces(path)]
+                if unreadable:
+                    raise InputError(unreadable[0], "check its permissions")
             else:
                 offers = [Offer(path, signature(path), _labels_of(path.name))]
         except OSError as error:
@@ -99,20 +102,24 @@ class Watched:
     def __init__(self, folders: Sequence[Path], settled_s: float = SETTLED_S) -> None:
         """Nothing is read yet; a folder need not exist yet."""
         self.folders = folders
+        self.unreadable: list[str] = []
         self._settled_s = settled_s
         self._manifests: dict[Path, tuple[Signature, _Manifest | None]] = {}
         self._since: dict[Path, tuple[Signature, float]] = {}
 
     def scan(self) -> list[Offer]:
-        """What is there now and whole, oldest first. Folders that cannot be read are left out."""
+        """What is there now and whole, oldest first; `unreadable` tells of the folders that cannot be read."""
         found: list[Offer] = []
         others: list[Offer] = []
+        self.unreadable = []
         for folder in self.folders:
             try:
-                found += _collected(folder, self._manifests)
+                found += _collected(folder, self._manifests, self.unreadable)
                 others += [] if _is_recording(folder) else _plain(folder)
-            except OSError:
+            except FileNotFoundError:  # not there yet, or not now
                 continue
+            except OSError as error:
+                self.unreadable.append(_unreadable(folder, error))
         self._manifests = {path: known for path, known in self._manifests.items() if path.exists()}
         return sorted([*found, *self._settled(others)], key=_age)
 
@@ -140,14 +147,28 @@ def _plain(folder: Path) -> list[Offer]:
     ]
 
 
-def _collected(folder: Path, manifests: dict[Path, tuple[Signature, _Manifest | None]]) -> list[Offer]:
-    """The windows of a recording, or of every recording directly in a folder."""
-    offers = list(_windows(folder, manifests))
-    if not offers and not _is_recording(folder):
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False) and _is_recording(Path(entry.path)):
-                offers += _windows(Path(entry.path), manifests)
+def _collected(
+    folder: Path, manifests: dict[Path, tuple[Signature, _Manifest | None]], unreadable: list[str]
+) -> list[Offer]:
+    """The windows of a recording, or of every recording directly in a folder; one that cannot be read is told."""
+    if _is_recording(folder):
+        return sorted(_windows(folder, manifests), key=_age)
+    offers: list[Offer] = []
+    with os.scandir(folder) as entries:
+        inside = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    for path in map(Path, inside):
+        try:
+            if _is_recording(path):
+                offers += _windows(path, manifests)
+        except FileNotFoundError:  # the collector has deleted it meanwhile
+            continue
+        except OSError as error:
+            unreadable.append(_unreadable(path, error))
     return sorted(offers, key=_age)
+
+
+def _unreadable(folder: Path, error: OSError) -> str:
+    return f"the folder {folder.name} cannot be read: {error.strerror or error}"
 
 
 def _is_recording(folder: Path) -> bool:

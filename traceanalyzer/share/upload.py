@@ -7,6 +7,7 @@ be wrong: a server that has deleted a trace since is not asked again while the s
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,8 @@ class Uploader:
                 raise
 
     def _key(self, offer: Offer) -> Key:
-        path = str(offer.path.resolve())
+        # A name may hold bytes that are no text.
+        path = os.fsencode(offer.path.resolve()).decode("utf-8", "backslashreplace")
         return Key(path, offer.signature, self._level, str(redact.VERSION), self._base)
 
     def _before(self, offer: Offer, known: Known) -> Sent:

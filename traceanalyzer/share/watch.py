@@ -83,6 +83,7 @@ class Sidecar:
         self._files: dict[Offer, _Wait] = {}
         self._server = _Wait()
         self._trouble: _Trouble | None = None
+        self._unreadable: list[str] = []
 
     def run(self) -> None:
         """Go on until `stop` is called; a file that is being sent then is sent to its end."""
@@ -121,6 +122,10 @@ class Sidecar:
     def _waiting(self) -> list[Offer]:
         """What is to be sent now: what failed least often first, then the oldest."""
         offers = self._watched.scan()
+        for text in self._watched.unreadable:
+            if text not in self._unreadable:
+                self._say(text)
+        self._unreadable = list(self._watched.unreadable)
         there = set(offers)
         self._settled &= there
         self._files = {offer: wait for offer, wait in self._files.items() if offer in there}
