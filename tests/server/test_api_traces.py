@@ -16,6 +16,7 @@ from traceanalyzer.server.blobs import key_of_report, key_of_trace
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.text import now_ms
 from traceanalyzer.server.traces import Found
+from traceanalyzer.share.redact import redact_file
 
 HASH = sha256(TRACE)
 PATH = path_of(TRACE)
@@ -259,3 +260,41 @@ def test_nothing_is_left_where_the_database_fails(
     monkeypatch.undo()
     assert api.put(PATH, content=TRACE).status_code == 201
     assert until(lambda: kept(services)["blobs"]) == [key_of_trace(HASH)]
+
+
+REDACTED = b'{"traceEvents":[{"ph":"X"}],"traceanalyzer":{"schema":1,"redaction":{"level":"%s","version":1,"paths":2}}}'
+
+
+@pytest.mark.parametrize(
+    ("body", "level", "status"),
+    [
+        (REDACTED % b"default", "default", 201),
+        (REDACTED % b"strict", "strict", 201),
+        (REDACTED % b"none", "none", 422),
+        (b'{"traceanalyzer":{"schema":1,"window":{"number":1}},"traceEvents":[1]}', None, 422),
+        (b'{"traceEvents":[1]}', None, 422),
+        (b'{"traceEvents":[1],"traceanalyzer":{"schema":1,"redaction":', None, 422),
+    ],
+)
+def test_a_server_may_take_redacted_traces_only(tmp_path: Path, body: bytes, level: str | None, status: int) -> None:
+    for packed in (body, gzip.compress(body)):
+        digest = sha256(packed)
+        with opened(tmp_path / digest[:6], redacted_only=True) as strict:
+            answer = client(create_app(strict)).put(path_of(packed), content=packed)
+            assert answer.status_code == status
+            assert (kept(strict) == NOTHING) == (status == 422)
+        with opened(tmp_path / digest[6:12]) as services:
+            client(create_app(services)).put(path_of(packed), content=packed)
+            row = services.traces.get(digest)
+            assert row is not None
+            assert row.redaction == level
+
+
+def test_what_redaction_writes_is_what_the_server_looks_for(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.json", tmp_path / "b.json.gz"
+    events = ",".join(f'{{"ph":"X","cat":"kernel","name":"k","ts":{n},"dur":1,"args":{{}}}}' for n in range(9000))
+    source.write_text(f'{{"host_name":"h","traceEvents":[{events}],"traceName":"/tmp/x"}}', encoding="utf-8")
+    redact_file(source, target, "default")
+    with opened(tmp_path / "server", redacted_only=True) as services:
+        body = target.read_bytes()
+        assert client(create_app(services)).put(path_of(body), content=body).status_code == 201

@@ -47,6 +47,7 @@ _PIECE = 1 << 18
 _RATE_AFTER_S = 30.0
 _WAIT_FOR_TURN_S = 60.0
 _RETRY_S = "5"
+_REDACTED = ("default", "strict")
 Result = TypeVar("Result")
 Count = Callable[[int], None]
 
@@ -59,6 +60,7 @@ class Received:
     sha256: str
     bytes: int
     text_bytes: int
+    redaction: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Ingest:
         body = _Body(self._services.settings, sha256)
         try:
             await self._run(body.open)
-            async for piece in _pieces(stream, self._limits):
+            async for piece in _gathered(patient(stream, self._limits)):
                 count(len(piece))
                 await self._run(body.write, piece)
             received = await self._run(body.finish)
@@ -169,7 +171,10 @@ class _Body:
                 raise Problem(422, "the body does not have this SHA-256; it was changed or cut on its way")
             if self._file is not None:
                 os.fsync(self._file.fileno())
-            return Received(self._path, found, self._inspection.bytes, self._inspection.text_bytes)
+            seen = self._inspection
+            if self._settings.redacted_only and seen.redaction not in _REDACTED:
+                raise Problem(422, "this server takes redacted traces only: send it with `traceanalyzer upload`")
+            return Received(self._path, found, seen.bytes, seen.text_bytes, seen.redaction)
 
     def drop(self) -> None:
         """Close the file, and remove it unless it is handed on; a thread that still works on it does so itself."""
@@ -246,7 +251,9 @@ def keep(services: Services, received: Received, labels: Labels, by: str | None)
             try:
                 if not known or services.blobs.size(key) is None:
                     services.blobs.put_file(key, received.path)
-                new = services.traces.add(sha256, received.bytes, received.text_bytes, labels, by, now_ms())
+                new = services.traces.add(
+                    sha256, received.bytes, received.text_bytes, labels, by, now_ms(), received.redaction
+                )
             except BaseException:
                 if not known:
                     with suppress(OSError):
@@ -278,10 +285,13 @@ def refuse_full_disk(settings: Settings, wanted: int = 0) -> None:
         raise Problem(507, "the server's disk is full; nothing was stored")
 
 
-async def _pieces(stream: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[bytes]:
-    """The body in pieces of about 256 KiB; raises for one that stops, crawls or breaks off."""
-    waiting: list[bytes] = []
-    size, total, waited = 0, 0, 0.0
+async def patient(stream: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[bytes]:
+    """The body as it arrives.
+
+    Raises:
+        Problem: 408 for one that stops or crawls, 400 for one that breaks off.
+    """
+    total, waited = 0, 0.0
     source = aiter(stream)
     while True:
         begun = time.monotonic()
@@ -293,11 +303,19 @@ async def _pieces(stream: AsyncIterator[bytes], limits: Limits) -> AsyncIterator
         except ClientDisconnect as error:
             raise Problem(400, "the body broke off") from error
         if data is None:
-            break
+            return
         waited += time.monotonic() - begun
         total += len(data)
         if waited > _RATE_AFTER_S and total < limits.min_rate_bytes * waited:
             raise Problem(408, f"the body is slower than {limits.min_rate_bytes} bytes per second")
+        yield data
+
+
+async def _gathered(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in pieces of about 256 KiB: each piece is one task for a thread."""
+    waiting: list[bytes] = []
+    size = 0
+    async for data in stream:
         waiting.append(data)
         size += len(data)
         if size >= _PIECE:

@@ -11,6 +11,8 @@ spot in a compressed file is not looked at; the reader does not read it either.
 from __future__ import annotations
 
 import codecs
+import json
+import re
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,17 @@ from numpy.typing import NDArray
 from traceanalyzer.errors import TraceAnalyzerError
 from traceanalyzer.server.problems import Problem
 from traceanalyzer.server.settings import Limits
+from traceanalyzer.trace.collector import read_block, section, word
 from traceanalyzer.trace.refuse import refuse_binary
 from traceanalyzer.trace.unpack import Unpacker, magic_of
 
 _HEAD = 512
 _BATCH = 1 << 18
 _ZSTD_WINDOW = 8 << 20
+_TAIL = 1 << 16
+"""Redaction writes what it did behind the events, so the end of a text says whether it ran."""
+_OWN_BLOCK = re.compile(rb'"traceanalyzer"\s*:\s*(?=\{)')
+_DECODER = json.JSONDecoder()
 _FREE_TEXT = 4 << 20
 """Text below this size has no ratio to keep: a small trace may repeat itself."""
 _NO_MARKS = bytes(code for code in range(256) if code not in b'"{}[]')
@@ -48,6 +55,19 @@ class Inspection:
         self._shape = Shape(limits)
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._tail = b""
+
+    @property
+    def redaction(self) -> str | None:
+        """How far the file says it was redacted, once the body has ended; None where it says nothing."""
+        found = list(_OWN_BLOCK.finditer(self._tail))
+        if not found:
+            return None
+        try:
+            block, _ = _DECODER.raw_decode(self._tail[found[-1].end() :].decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            return None
+        return word(section(read_block(block)[0], "redaction"), "level")
 
     def feed(self, data: bytes) -> None:
         """Look at the next bytes of the body.
@@ -113,6 +133,7 @@ class Inspection:
         self._pending.clear()
         self._pending_bytes = 0
         self._shape.feed(text)
+        self._tail = text[-_TAIL:] if len(text) >= _TAIL else (self._tail + text)[-_TAIL:]
 
 
 class Shape:
