@@ -353,6 +353,7 @@ def test_what_concerns_every_trace_ends_it(
     assert upload(server, folder) == 2
     shown = capsys.readouterr()
     assert text in shown.err
+    assert shown.err.endswith("traceanalyzer: 3 of 3 traces were not sent\n")
     assert len(server.puts) == 1
 
 
@@ -367,10 +368,22 @@ def test_one_bad_file_does_not_hold_up_the_others(
     assert shown.out.count("\n") == 1
     lines = [line for line in shown.err.splitlines() if line.startswith("traceanalyzer: ")]
     assert ["a.json" in lines[0], "bb.json" in lines[1], "diary.txt" in lines[2]] == [True] * 3
-    assert lines[-1] == "traceanalyzer: 3 of 4 traces could not be sent"
+    assert lines[-1] == "traceanalyzer: 3 of 4 traces were not sent"
     # What the server may take another time is sent then.
     assert upload(server, *paths, "-q") == 2
     assert len(server.stored) == 2
+
+
+def test_a_server_that_is_away_is_not_asked_for_every_trace(
+    server: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    for name in ("a", "bb", "ccc", "dddd"):
+        small(folder, f"{name}.json", name)
+    server.always = lambda seen: Answer(503)
+    assert upload(server, folder) == 2
+    assert len(server.seen) == 2 * 6
+    assert capsys.readouterr().err.endswith("traceanalyzer: 4 of 4 traces were not sent\n")
 
 
 def test_a_server_that_is_away_is_said_in_one_line(

@@ -66,8 +66,8 @@ class Uploader:
         """Keep what all files have in common.
 
         Args:
-            server: to send to; `base` is its address.
-            base: as above.
+            server: to send to.
+            base: its address, for the state.
             state: what was sent before.
             level: how much is redacted.
             labels: the user's, over those of the files.
@@ -217,33 +217,31 @@ def send_all(uploader: Uploader, offers: Sequence[Offer], tell: Callable[[Sent],
 
     Raises:
         TraceAnalyzerError: something was not sent. Of one file it says why; of several how many, after `say` said why.
+            After two in a row that found the server away, or one that it denies, the rest is not tried.
     """
-    failures: list[Exception] = []
     later: list[Offer] = []
-    in_a_row = 0
+    sent = in_a_row = 0
     for offer, wait_s in _in_turn(offers, later):
         try:
             tell(uploader.send(offer, wait_s, insist=say))
-            in_a_row = 0
-            continue
-        except Busy as error:
-            if not wait_s:
-                later.append(offer)
-                continue
-            failures.append(error)
         except (TraceAnalyzerError, OSError) as error:
-            failures.append(error)
-        if len(offers) > 1:
-            say(described(offer, failures[-1]))
+            failure = error
+        else:
+            sent, in_a_row = sent + 1, 0
+            continue
+        if isinstance(failure, Busy) and not wait_s:
+            later.append(offer)
+            continue
+        if len(offers) == 1:
+            raise TraceAnalyzerError(described(offer, failure)) from failure
+        say(described(offer, failure))
         # One trace that brings the server to its knees is no reason to give up; a server that is away is.
-        in_a_row = in_a_row + 1 if isinstance(failures[-1], Unavailable) else 0
-        if isinstance(failures[-1], Denied) or in_a_row == _GIVE_UP_AFTER:
-            say("the other traces would fare alike and are not tried") if len(offers) > 1 else None
+        in_a_row = in_a_row + 1 if isinstance(failure, Unavailable) else 0
+        if isinstance(failure, Denied) or in_a_row == _GIVE_UP_AFTER:
+            say("the other traces would fare alike and are not tried")
             break
-    if failures and len(offers) == 1:
-        raise TraceAnalyzerError(described(offers[0], failures[0])) from failures[0]
-    if failures:
-        raise TraceAnalyzerError(f"{len(failures)} of {len(offers)} traces could not be sent")
+    if sent < len(offers):
+        raise TraceAnalyzerError(f"{len(offers) - sent} of {len(offers)} traces were not sent")
 
 
 def described(offer: Offer, error: Exception) -> str:
