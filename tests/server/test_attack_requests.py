@@ -51,6 +51,11 @@ def test_our_own_names_are_ours(tmp_path: Path, host: str) -> None:
         assert client(create_app(services)).get(LIST, headers={"Host": host}).status_code == 200
 
 
+def test_the_address_that_means_every_address_is_no_name(tmp_path: Path) -> None:
+    with opened(tmp_path / "server", host="0.0.0.0") as services:
+        assert client(create_app(services)).get(LIST, headers={"Host": "0.0.0.0:8321"}).status_code == 400
+
+
 @pytest.mark.parametrize(("header", "host"), [("[::1]:80", "::1"), ("a:b", None), ("a/b", None), ("a:123456", None)])
 def test_a_host_is_read_without_its_port(header: str, host: str | None) -> None:
     assert host_of(header) == host

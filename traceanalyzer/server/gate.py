@@ -23,6 +23,7 @@ from traceanalyzer.server.settings import Settings
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OWN = ("localhost", "127.0.0.1", "::1")
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 not bound to: as a name a browser takes it for this machine
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _TOKEN = re.compile(rb"ta_[0-9a-fA-F]{12}_[A-Za-z0-9_-]{8}")
 _TOKEN_PARAMETER = re.compile(rb"(?:^|[&;])(?:access_token|api_key|token|authorization)=", re.IGNORECASE)
@@ -68,7 +69,7 @@ def hosts(settings: Settings) -> frozenset[str]:
     names = [*_OWN, settings.host, *settings.allowed_hosts]
     if settings.public_url:
         names.append(urlsplit(settings.public_url).hostname or "")
-    return frozenset(name.strip("[]").rstrip(".").lower() for name in names if name)
+    return frozenset(name.strip("[]").rstrip(".").lower() for name in names) - {"", *_EVERY_ADDRESS}
 
 
 def host_of(header: str) -> str | None:
