@@ -155,6 +155,20 @@ def test_a_trace_s_page_says_everything_that_is_known(filled: tuple[TestClient, 
     assert client.get(f"/api/v1/traces/{MEMORY}").headers["content-disposition"].startswith("attachment")
 
 
+def test_a_report_from_before_says_so(tmp_path: Path) -> None:
+    with server(tmp_path) as (app, services):
+        fill(services)
+        client = browser(app)
+        assert "from before" not in client.get(f"/t/{MEMORY}").text
+        job = services.jobs.requeue(MEMORY, "version")
+        assert "being analysed again; this is the report from before" in client.get(f"/t/{MEMORY}").text
+        services.jobs.take(job.id, now_ms())
+        services.jobs.dead(job.id, "too much memory", now_ms())
+        page = client.get(f"/t/{MEMORY}").text
+        assert "The reason: too much memory" in page
+        assert "<iframe" in page
+
+
 def test_states_before_there_is_a_report(tmp_path: Path) -> None:
     with server(tmp_path) as (app, services):
         client = browser(app)
@@ -168,10 +182,10 @@ def test_states_before_there_is_a_report(tmp_path: Path) -> None:
         assert "Being analysed" in client.get(f"/t/{MEMORY}").text
         services.jobs.dead(job.id, "it used more memory than it may", now_ms(), "a line\nanother")
         failed = client.get(f"/t/{MEMORY}").text
-        assert "it used more memory than it may" in failed
+        assert "It used more memory than it may." in failed
         assert "refresh" not in failed
         jobs = Page(client.get("/jobs?state=dead").text).shown
-        for part in ("Failed, given up", "it used more memory than it may", "another", "Try again", "a.json"):
+        for part in ("Failed, given up", "It used more memory than it may.", "another", "Try again", "a.json"):
             assert part in jobs, part
         assert "No such job." in client.get("/jobs?state=running").text
         assert "a.json" in client.get("/jobs?state=nonsense").text

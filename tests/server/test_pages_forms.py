@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,6 +20,7 @@ from tests.server.pages_setup import HOST, MEMORY, RAW, Page, browser, fill, ser
 from traceanalyzer.server.blobs import key_of_report, key_of_trace
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.sessions import COOKIE
+from traceanalyzer.server.settings import Limits
 from traceanalyzer.server.traces import Search
 
 TRACE = gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": []}).encode(), mtime=0)
@@ -283,7 +286,7 @@ def test_a_link_that_opens_nothing_says_the_same_whatever_it_was(site: Site, mon
     answer = reader.post(f"/links/{link.id}/revoke")
     assert (answer.status_code, answer.headers["location"]) == (303, f"/t/{MEMORY}#share")
     unknown = f"/s/{'A' * 43}"
-    told = {}
+    told: dict[str, str] = {}
     for path, status in ((revoked, 410), (unknown, 404), ("/s/short", 404)):
         for more in ("", "/report"):
             answer = stranger.get(path + more)
@@ -297,12 +300,13 @@ def test_a_link_that_opens_nothing_says_the_same_whatever_it_was(site: Site, mon
     assert answer.status_code == 410
     told[expired] = answer.text
     assert len(set(told.values())) == 1
+    assert "<nav" not in told[unknown]
     monkeypatch.undo()
     page = reader.get(f"/t/{MEMORY}").text
     assert "Revoked" in page
     assert page.count("/revoke") == 1
     assert reader.post("/links/000000000000/revoke").status_code == 404
-    assert [entry.action for entry in services.audit.recent() if entry.subject == MEMORY][:1] == ["revoke"]
+    assert [entry.action for entry in services.audit.recent() if entry.subject == MEMORY][:2] == ["open", "revoke"]
 
 
 def test_a_link_lives_as_long_as_was_chosen(site: Site) -> None:
@@ -341,6 +345,42 @@ def sent(client: TestClient, *files: tuple[str, bytes], **labels: str) -> tuple[
     parts = [("files", (name, content, "application/gzip")) for name, content in files]
     answer = client.post("/upload", data=labels, files=parts)
     return answer.status_code, answer.headers.get("location", ""), Page(answer.text).shown
+
+
+async def status_of(app: FastAPI, pieces: list[bytes]) -> int:
+    """The status of a form of which these pieces arrive and then nothing."""
+    statuses: list[int] = []
+    arriving = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+
+    async def receive() -> dict[str, Any]:
+        if arriving:
+            return arriving.pop(0)
+        await asyncio.sleep(30)
+        raise AssertionError("the server waited")
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    headers = [(b"host", b"localhost"), (b"content-type", FORM.encode()), (b"content-length", b"100000")]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/upload", "raw_path": b"/upload", "query_string": b"", "root_path": "", "headers": headers,
+        "client": ("127.0.0.1", 40000), "server": ("localhost", 80), "state": {},
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return statuses[0]
+
+
+def test_a_form_that_stops_or_hides_a_flood_is_ended(tmp_path: Path) -> None:
+    limits = Limits(slow_body_s=0.3, max_body_bytes=2 << 20)
+    with server(tmp_path, limits=limits) as (app, services):
+        assert asyncio.run(status_of(app, [part("model", b"Llama")])) == 408
+        refused = part("files", b"PK\x03\x04" + b"0" * (1 << 19), "a.json").removesuffix(b"\r\n")
+        flood = [refused, *[b"0" * (1 << 20)] * 3, b"\r\n" + part("files", RAW, "b.json") + END]
+        assert asyncio.run(status_of(app, flood)) in (400, 415)
+        assert list(services.settings.incoming.iterdir()) == []
+        assert services.traces.find(Search()).rows == []
 
 
 def test_a_form_without_javascript_uploads_a_file_with_its_labels(site: Site) -> None:

@@ -29,9 +29,11 @@ async def cut(body: bytes, size: int) -> AsyncIterator[bytes]:
         yield body[at : at + size]
 
 
-async def read(body: bytes, size: int, skipped: bool = False) -> list[tuple[str, str | None, bytes]]:
+async def read(
+    body: bytes, size: int, skipped: bool = False, unread: int = 10**6
+) -> list[tuple[str, str | None, bytes]]:
     found = []
-    async for part in parts(TYPE, cut(body, size)):
+    async for part in parts(TYPE, cut(body, size), unread):
         content = b"" if skipped else b"".join([piece async for piece in part.content])
         found.append((part.name, part.filename, content))
     return found
@@ -46,8 +48,11 @@ def test_parts_do_not_depend_on_how_the_body_arrives(size: int) -> None:
     ]
 
 
-def test_what_nobody_reads_is_passed_over() -> None:
+def test_what_nobody_reads_is_passed_over_up_to_a_limit() -> None:
     assert [name for name, _, _ in asyncio.run(read(BODY, 50, skipped=True))] == ["model", "files", "files"]
+    with pytest.raises(BrokenForm):
+        asyncio.run(read(BODY, 50, skipped=True, unread=len(FILE) - 1))
+    assert len(asyncio.run(read(BODY, 50, unread=0))) == 3
 
 
 @pytest.mark.parametrize("length", range(0, len(BODY) - 2, 37))
@@ -59,7 +64,7 @@ def test_a_body_that_ends_early_is_no_form(length: int) -> None:
 def test_a_field_is_small_text() -> None:
     async def value(content: bytes, most: int) -> str:
         body = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + content + b"\r\n--b--\r\n"
-        async for part in parts("multipart/form-data; boundary=b", cut(body, 8)):
+        async for part in parts("multipart/form-data; boundary=b", cut(body, 8), 0):
             return await part.field(most)
         return ""
 

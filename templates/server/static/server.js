@@ -116,7 +116,8 @@
     if (answer.status === 401) return words.login;
     try {
       const { title, detail } = JSON.parse(answer.responseText);
-      return detail || title || words.lost;
+      const told = detail || title || words.lost;
+      return `${told[0].toUpperCase()}${told.slice(1)}`;
     } catch {
       return words.lost;
     }

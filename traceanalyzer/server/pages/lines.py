@@ -14,7 +14,7 @@ from traceanalyzer.report.text_safety import shorten
 from traceanalyzer.report.views.pieces import bound_chip
 from traceanalyzer.server.database.models import Job, Link
 from traceanalyzer.server.pages.moments import Moment, moment
-from traceanalyzer.server.pages.words import TEXT, text
+from traceanalyzer.server.pages.words import TEXT, sentence, text
 from traceanalyzer.server.traces import TraceRow
 
 _SHORT_HASH = 12
@@ -117,7 +117,7 @@ def trace_line(row: TraceRow, now: int) -> TraceLine:
         redaction_label=text("redaction.done", level=row.redaction) if redacted else text("redaction.none"),
         pinned=row.pinned,
         uploaded=moment(row.uploaded_at, now),
-        error=row.error or "",
+        error=sentence(row.error) if row.error else "",
     )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def job_line(job: Job, name: str, now: int) -> JobLine:
         attempts=job.attempts,
         when=moment(since, now),
         again=moment(job.not_before, now) if job.state == "failed" else None,
-        error=job.error or "",
+        error=sentence(job.error) if job.error else "",
         output=job.output or "",
         can_retry=job.state in ("failed", "dead"),
     )

@@ -53,8 +53,8 @@ class Part:
             raise BrokenForm("a field is no text") from error
 
 
-async def parts(content_type: str, stream: AsyncIterator[bytes]) -> AsyncIterator[Part]:
-    """The parts of a body.
+async def parts(content_type: str, stream: AsyncIterator[bytes], unread: int) -> AsyncIterator[Part]:
+    """The parts of a body; at most `unread` bytes of parts that nobody read to their end are passed over.
 
     Raises:
         BrokenForm: see there.
@@ -75,8 +75,10 @@ async def parts(content_type: str, stream: AsyncIterator[bytes]) -> AsyncIterato
         filename = said.get(b"filename")
         content = _content(events)
         yield Part(_text(said.get(b"name", b"")), None if filename is None else _base(filename), content)
-        async for _unread in content:
-            pass
+        async for piece in content:
+            unread -= len(piece)
+            if unread < 0:
+                raise BrokenForm("a file that was refused is too long to be passed over")
 
 
 async def _content(events: AsyncIterator[tuple[str, bytes]]) -> AsyncIterator[bytes]:

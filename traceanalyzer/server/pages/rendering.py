@@ -45,6 +45,7 @@ def render(template: str, **context: Any) -> str:
     return _environment().get_template(f"server/{template}").render(**context)
 
 
+@functools.cache
 def static(name: str) -> str:
     """The address of a style sheet or script."""
     stem, _, kind = name.partition(".")

@@ -22,7 +22,7 @@ from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.pages.lines import path_of
 from traceanalyzer.server.pages.multipart import BrokenForm, Part, parts
 from traceanalyzer.server.pages.visit import Endpoint, Visit, enter, go, refused
-from traceanalyzer.server.pages.words import text
+from traceanalyzer.server.pages.words import sentence, text
 from traceanalyzer.server.problems import Problem
 from traceanalyzer.server.services import Services
 
@@ -82,16 +82,20 @@ def receiving(services: Services) -> Endpoint:
         answer = await run_in_threadpool(refused, visit, "upload")
         if answer is not None:
             return answer
+        limits = services.settings.limits
         sent: list[Sent] = []
         fields: dict[str, str] = {}
         try:
-            async for part in parts(request.headers.get("content-type", ""), request.stream()):
+            body = ingest.patient(request.stream(), limits)
+            async for part in parts(request.headers.get("content-type", ""), body, limits.max_body_bytes):
                 if part.filename is None:
                     fields[part.name] = await part.field(_FIELD_BYTES)
                 elif part.filename:
                     sent.append(await _received(visit, part, fields))
         except BrokenForm as error:
-            sent.append(Sent(text("upload.broken"), f"{error}.", status=400))
+            sent.append(Sent(text("upload.broken"), sentence(str(error)), status=400))
+        except Problem as problem:
+            sent.append(Sent(text("upload.broken"), sentence(problem.detail), status=problem.status))
         return _told(visit, sent)
 
     return endpoint
@@ -104,9 +108,9 @@ async def _received(visit: Visit, part: Part, fields: dict[str, str]) -> Sent:
         labels = Labels.checked(name=name, **said, chars=visit.services.settings.limits.label_chars)
         kept = await ingest.accept(visit.request, part.content, None, labels, visit.caller)
     except Problem as problem:
-        return Sent(name, f"{problem.detail}.", status=problem.status)
+        return Sent(name, sentence(problem.detail), status=problem.status)
     except InputError as error:
-        return Sent(name, f"{error}.", status=422)
+        return Sent(name, sentence(str(error)), status=422)
     told = text("sent.new") if kept.new else text("sent.known")
     return Sent(name, told, path_of(kept.sha256))
 

@@ -83,6 +83,7 @@ def shared(visit: Visit) -> Response:
     row = visit.services.traces.get(link.sha256)
     if row is None or row.analysed_at is None:
         return _answer(visit, 404, "shared.waiting", told=text("shared.waiting_told"))
+    visit.note("open", link.sha256, link.id)
     return visit.page(
         "shared.html",
         row.headline or text("shared.title"),

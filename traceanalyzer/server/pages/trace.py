@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fastapi import Response
 
 from traceanalyzer.server import storing
+from traceanalyzer.server.database.models import Job
 from traceanalyzer.server.pages.lines import link_line, path_of, stem_of, trace_facts, trace_line
 from traceanalyzer.server.pages.sharing import lifetimes, may_share
 from traceanalyzer.server.pages.visit import NothingHere, Visit, go
@@ -27,6 +28,8 @@ def trace(visit: Visit) -> Response:
     row = visit.trace()
     line = trace_line(row, visit.now)
     raw = f"/api/v1/traces/{row.sha256}"
+    jobs = visit.services.jobs.of(row.sha256)
+    last = jobs[-1] if jobs and row.analysed_at is not None else None
     links = visit.services.links.of(row.sha256) if may_share(visit) else None
     return visit.page(
         "trace.html",
@@ -38,9 +41,17 @@ def trace(visit: Visit) -> Response:
         report=ReportPaths(*(f"{raw}/report?format={kind}" for kind in ("html", "json", "md"))),
         has_report=row.analysed_at is not None,
         waiting=row.state in ("queued", "running"),
+        renewing=_renewing(last),
         links=None if links is None else [link_line(link, visit.now) for link in reversed(links)],
         lifetimes=lifetimes(),
     )
+
+
+def _renewing(last: Job | None) -> str:
+    """What is to be said about a report whose trace is being analysed again, or could not be."""
+    if last is None or last.state == "done":
+        return ""
+    return text("trace.kept", error=last.error or "") if last.state == "dead" else text("trace.renewing")
 
 
 def pin(visit: Visit) -> Response:

@@ -22,7 +22,7 @@ from traceanalyzer.errors import InputError
 from traceanalyzer.server.access import Caller, caller, rate_key, rates_of
 from traceanalyzer.server.api.traces import address
 from traceanalyzer.server.pages import rendering
-from traceanalyzer.server.pages.words import text
+from traceanalyzer.server.pages.words import sentence, text
 from traceanalyzer.server.problems import Problem
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.text import now_ms
@@ -198,11 +198,11 @@ def _answer(
             return visit.message(413, text("wrong.400"), text("wrong.413_told"))
         return function(visit)
     except Problem as problem:
-        return visit.message(problem.status, text("wrong.400"), f"{problem.detail}.")
+        return visit.message(problem.status, text("wrong.400"), sentence(problem.detail))
     except NothingHere:
         return visit.message(404, text("wrong.404"), text("wrong.404_told"))
     except InputError as error:
-        return visit.message(400, text("wrong.400"), f"{error}.")
+        return visit.message(400, text("wrong.400"), sentence(str(error)))
 
 
 async def _form(request: Request) -> Mapping[str, str] | None:

@@ -78,6 +78,8 @@ TEXT: Mapping[str, str] = {
     "trace.markdown": "Markdown",
     "trace.raw": "Download the trace",
     "trace.waiting": "The report appears here as soon as it is made.",
+    "trace.renewing": "The trace is being analysed again; this is the report from before.",
+    "trace.kept": "Analysing it again failed, so this is the report from before. The reason: {error}",
     "trace.failed": "The analysis failed",
     "trace.failed_jobs": "What the analysis printed",
     "trace.report_of": "Report of {name}",
@@ -259,3 +261,8 @@ def text(key: str, **values: object) -> str:
     """
     template = TEXT[key]
     return template.format(**values) if "{" in template else template
+
+
+def sentence(told: str) -> str:
+    """What an error says, as a sentence of a page."""
+    return f"{told[:1].upper()}{told[1:]}{'' if told.endswith('.') else '.'}"
