@@ -45,7 +45,7 @@ class Answer:
     """What to answer instead of the right thing.
 
     drop_after: close the line after so many bytes of the body. pause_s: before anything is read. late_s: when all is
-    stored.
+    stored. drip_s: after each byte of the answer's body.
     """
 
     status: int = 200
@@ -54,6 +54,7 @@ class Answer:
     drop_after: int | None = None
     pause_s: float = 0.0
     late_s: float = 0.0
+    drip_s: float = 0.0
     is_right: bool = False
 
 
@@ -119,14 +120,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.seen.append(seen)
         return seen
 
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def _answer(self, status: int, headers: dict[str, str], body: bytes, drip_s: float = 0.0) -> None:
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        if self.command == "HEAD":
+            return
+        for piece in (bytes([byte]) for byte in body) if drip_s else (body,):
+            self.wfile.write(piece)
+            time.sleep(drip_s)
 
     def _may(self, seen: Seen) -> bool:
         token = self.server.token
@@ -166,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if answer is not None and not answer.is_right:
-            self._answer(answer.status, answer.headers, answer.body)
+            self._answer(answer.status, answer.headers, answer.body, answer.drip_s)
             return
         if not seen.is_whole or hashlib.sha256(seen.body).hexdigest() != seen.sha256:
             self._answer(422, {}, b'{"title": "wrong hash"}')

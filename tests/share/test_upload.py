@@ -284,6 +284,16 @@ def test_an_answer_that_comes_too_late_is_asked_for(
     assert [seen.method for seen in server.seen] == ["HEAD", "PUT", "HEAD"]
 
 
+def test_an_answer_that_trickles_is_not_read_for_ever(
+    server: Scripted, trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("traceanalyzer.share.transfer.ANSWER_S", 0.5)
+    server.script.append(Answer(201, body=b" " * 1000, drip_s=0.1))
+    assert upload(server, trace) == 0
+    assert "does not answer in time" in capsys.readouterr().err
+    assert len(server.puts) == 2
+
+
 def test_it_waits_as_long_as_the_server_says(server: Scripted, trace: Path) -> None:
     stamina.set_testing(False)
     server.script.append(Answer(503, {"Retry-After": "2"}))

@@ -7,8 +7,8 @@
 
 An answer is believed only where it names the trace that was sent: a portal or a proxy that says 200 to everything has
 stored nothing. Answers are read up to `LARGEST_ANSWER` bytes, as they came. Redirects are not followed, as they would
-take the token elsewhere. What could be wrong: an answer that trickles keeps the line busy up to `ANSWER_S` of silence
-per piece.
+take the token elsewhere. What could be wrong: the head of an answer that trickles keeps the line busy for up to
+`ANSWER_S` per piece.
 """
 
 from __future__ import annotations
@@ -261,8 +261,11 @@ class Pace:
 
 def _bounded(answer: httpx2.Response) -> bytes:
     text = b""
+    until = time.monotonic() + ANSWER_S
     for piece in answer.iter_raw():
         text += piece
+        if time.monotonic() > until:
+            raise httpx2.ReadTimeout("the answer trickles")
         if len(text) > LARGEST_ANSWER:
             return b""  # no answer of ours is that long
     return text
