@@ -39,12 +39,16 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     shutil.copy(ROOT / "samples" / "tiny-llama-cpu-batch4.json.gz", "trace.json.gz")
     listed = commands()
-    assert len(listed) == 10
+    assert len(listed) == 13
     for command in listed:
-        program, *arguments = shlex.split(command)
+        program, *arguments = shlex.split(command.split("&& ")[-1])
         assert program == "traceanalyzer"
         if any(name.startswith("rank") for name in arguments):
             continue  # two ranks need a trace of two ranks
+        if arguments[0] == "serve" or "--watch" in arguments:
+            continue  # they run for ever: tests/server/test_end_to_end.py
+        if arguments[0] == "upload":
+            arguments.append("--dry-run")
         assert main(arguments) == 0, (command, capsys.readouterr().err)
     assert {path.name for path in tmp_path.iterdir()} == {
         "trace.json.gz", "trace.traceanalyzer.html", "page.html", "ticket.md",
