@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "samples" / "tiny-llama-cpu-batch4.json.gz"
 SHA = hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
 NAMED = "traces.test"
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 LONG = hashlib.sha256(b"long").hexdigest()
 
 

@@ -99,6 +99,19 @@ def test_a_wrong_token_opens_nothing_and_is_not_repeated(site: Site) -> None:
     assert client.post("/login", data={"token": text}).status_code == 403
 
 
+def test_tokens_cannot_be_tried_without_end(tmp_path: Path) -> None:
+    with server(tmp_path, limits=Limits(failures_per_minute=3)) as (app, services):
+        _, text = services.tokens.make("someone", ["read"])
+        client = browser(app)
+        statuses = [client.post("/login", data={"token": "wrong"}).status_code for _ in range(5)]
+        assert statuses[:3] == [403, 403, 403]
+        assert statuses[-1] == 429
+        answer = client.post("/login", data={"token": "wrong"})
+        assert "too many requests" in answer.text.lower()
+        assert "text/html" in answer.headers["content-type"]
+        assert client.post("/login", data={"token": text}).status_code == 303, "a good token still opens"
+
+
 def test_the_cookie_is_secure_where_the_server_is_reached_by_https(tmp_path: Path) -> None:
     with server(tmp_path, public_url="https://localhost") as (app, services):
         _, text = services.tokens.make("someone", ["read"])
