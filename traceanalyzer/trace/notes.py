@@ -83,7 +83,7 @@ SEVERITY: dict[str, Severity] = {
 }
 """Every code a reader may note, with its severity."""
 
-_TOLD = re.compile(r"([a-z_]{1,40}) ([0-9]{1,15})(?: ([A-Za-z_]{1,40}))?", re.ASCII)
+_TOLD = re.compile(r"([a-z0-9_]{1,40}) ([0-9]{1,15})(?: ([A-Za-z_]{1,40}))?", re.ASCII)
 
 
 class NoteBook:

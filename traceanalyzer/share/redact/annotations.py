@@ -22,11 +22,11 @@ _COUNTED = re.compile(
     r"|ProfilerStep#\d+",
     re.ASCII,
 )
-_CAPTURE = re.compile(r"(capture_\d+_)(?:[A-Z_]{1,40}\Z)?", re.ASCII)
+_CAPTURE = re.compile(r"(capture_\d+_)(?=\w)(?:[A-Z_]{1,40}\Z)?")
 _BRACKETED = re.compile(
-    r"(?P<head>step\[[A-Z][A-Z_0-9]*|(?i:ta\.step)\[\w+|(?:eager_)?(?:prefill|decode)\[(?=bs=)"
-    r"|draft\[\d+/\d+\s+(?=bs=))(?P<facts>.*)\]",
-    re.ASCII | re.DOTALL,
+    r"(?P<head>step\[[A-Z][A-Z_0-9]*\b|(?i:ta\.step)\[\w+\b)(?P<facts>[^\]]*)\]"
+    r"|(?P<other>(?:(?:eager_)?(?:prefill|decode)|draft(?=\[\d+/\d+\s))\[(?:\d+/\d+\s+)?)(?P<some>bs=.*)\]",
+    re.ASCII,
 )
 _PAIR = re.compile(
     r"(?<!\w)[A-Za-z_]{1,24}=(?:\[[\d,\s]*\](?:\.{3}\+\d+)?|\d+(?:/\d+)?(?:\.\d+)?)(?=[\s\]]|\Z)", re.ASCII
@@ -95,9 +95,10 @@ def is_listed(text: str) -> bool:
 
 def _numbers(text: str, found: re.Match[str]) -> str:
     """A label in brackets with its numbers alone."""
-    if found.end() == len(text) and _PLAIN_PAIRS.fullmatch(found["facts"]):
+    head, facts = (found["head"], found["facts"]) if found["head"] else (found["other"], found["some"])
+    if found.end() == len(text) and _PLAIN_PAIRS.fullmatch(facts):
         return text
-    head, pairs = found["head"].rstrip(), _PAIR.findall(found["facts"])
-    if "step[" not in head and not (pairs and pairs[0].startswith("bs=")):
+    pairs = _PAIR.findall(facts)
+    if found["other"] and not (pairs and pairs[0].startswith("bs=")):
         pairs.insert(0, "bs=?")  # without it the label is another one
-    return f"{head}{'' if head.endswith('[') or not pairs else ' '}{' '.join(pairs)}]"
+    return f"{head.rstrip()}{'' if head.endswith('[') or not pairs else ' '}{' '.join(pairs)}]"

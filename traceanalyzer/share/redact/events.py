@@ -20,7 +20,7 @@ from traceanalyzer.share.redact.places import ANNOTATIONS, COMPILED, INPUTS, OPS
 from traceanalyzer.share.redact.shapes import Scrubbed
 from traceanalyzer.trace.salvage import DAMAGE, Events
 
-_STRING = r'"(?:[^"\\]++|\\.)*+"'
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _LISTED = rf"\[\s*+{_STRING}(?:\s*+,\s*+{_STRING})*+\s*+\]"
 _UNIT = re.compile(
     (
@@ -33,15 +33,23 @@ _UNIT = re.compile(
 _BEGIN = re.compile(
     rf'("ph"\s*+:\s*+"X"\s*+,\s*+)?+"cat"\s*+:\s*+({_STRING})\s*+,\s*+"name"\s*+:\s*+({_STRING})'.encode(), re.DOTALL
 )
-_HARMLESS = frozenset((b'"name": "[memory]"', b'"name":"[memory]"'))
+_HARMLESS = frozenset(
+    text % colon for colon in (b":", b": ") for text in (b'"name"%s"[memory]"', b'"cat"%s"cpu_instant_event"')
+)
+_FLOWS = frozenset(("ac2g", "fwdbwd", "async_gpu", "launch", "async", "async_cpu_to_gpu"))
+"""Names of arrows, whose category is said last and whose letter is not X."""
 _ONE = re.compile(_STRING.encode(), re.DOTALL)
 _KEYED = re.compile(rf"({_STRING})(\s*+:)(.*)".encode(), re.DOTALL)
 _USUAL = COMPILED | ANNOTATIONS | OPS | {PYTHON}
 _IN_CONTEXT = frozenset(("cat", "name", INPUTS))
 """Keys of which more must be known than the text under them."""
-_PLACED = ("ph", "id", "s", "bp")
+_METADATA = {"process_name": "process", "thread_name": "thread", "process_labels": "labels"}
+"""The rule for what Kineto calls things, by the name of the event that says it."""
+_METADATA_NAMES = frozenset((*_METADATA, "process_sort_index", "thread_sort_index"))
+_KEYED_PLACES = ("name", "argument")
 _MOST_UNITS = 200_000
 _MOST_BYTES = 1 << 25
+_MOST_TEXTS = 20_000
 _DEEPEST = 24
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 _LIST = msgspec.json.Decoder(list[Raw])
@@ -64,10 +72,12 @@ class EventRewriter:
         self._places = places
         self._tally = tally
         self._units = _Units(self._unit)
+        self._texts: dict[tuple[str, str | None, bytes], tuple[bytes, Counter[str]]] = {}
+        self._keys: dict[str, Scrubbed] = {}
 
     def rewrite(self, events: Events) -> bytes:
         """The events of a block, separated by commas."""
-        self._units.trim()
+        self._trim()
         text = b",\n".join(events.raws)
         parts = _UNIT.split(text)
         found = list(map(self._units.__getitem__, parts[1::2]))
@@ -80,6 +90,15 @@ class EventRewriter:
     def value(self, raw: Raw | bytes, key: str) -> bytes:
         """Any value under a key of an unknown object, as `Places.argument` has it."""
         return self._walk(raw, key, 0)
+
+    def _trim(self) -> None:
+        """Forget what was looked at where that has become much: memory stays bounded, whatever the texts are."""
+        if self._units.is_much:
+            self._units.clear()
+        if len(self._texts) > _MOST_TEXTS:
+            self._texts.clear()
+        if len(self._keys) > _MOST_TEXTS:
+            self._keys.clear()
 
     def _count(self, units: Sequence[bytes]) -> None:
         changed = self._units.changed
@@ -107,7 +126,7 @@ class EventRewriter:
 
         if (begin := _BEGIN.fullmatch(unit)) is not None:
             category, name = _plain(begin[2]), begin[3]
-            if category not in _USUAL or not (begin[1] or _plain(name) == category):
+            if category not in _USUAL or not (begin[1] or _plain(name) in _FLOWS):
                 return None, kinds
             after, kinds = self._ruled(name, lambda text: self._places.name(category, text))
             return unit[: -len(name)] + after, kinds
@@ -132,10 +151,16 @@ class EventRewriter:
         self._tally.show(found.kinds, text, found.text)
         return msgspec.json.encode(found.text), found.kinds
 
-    def _literal(self, literal: bytes, rule: Rule) -> bytes:
-        after, kinds = self._ruled(literal, rule)
-        self._tally.counts.update(kinds)
-        return after
+    def _literal(self, literal: bytes, place: str, key: str | None) -> bytes:
+        """One text of an event that is taken apart, in its place, and counted."""
+        asked = (place, key, literal)
+        known = self._texts.get(asked)
+        if known is None:
+            rule: Callable[..., Scrubbed] = getattr(self._places, place)
+            whole = (lambda text: rule(key, text)) if place in _KEYED_PLACES else rule
+            known = self._texts[asked] = self._ruled(literal, whole)
+        self._tally.counts.update(known[1])
+        return known[0]
 
     def _apart(self, raw: Raw, category: str | None) -> bytes:
         """One event, field by field."""
@@ -150,26 +175,24 @@ class EventRewriter:
             value = bytes(field)
             begin = value[:1]
             if key == "name" and begin == b'"' and not is_metadata:
-                out.append((key, self._literal(value, lambda text: self._places.name(category, text))))
+                out.append((key, self._literal(value, "name", category)))
             elif key == "args" and is_metadata and begin == b"{":
                 out.append((key, self._metadata(value, name)))
             elif key == "args":
                 out.append((key, self._walk(value, "", 0)))
+            elif key == "name" and name in _METADATA_NAMES:
+                out.append((key, value))
             else:
                 out.append((self._key(key), self._walk(value, key if key != "name" else "", 0)))
         return _joined(out)
 
     def _metadata(self, raw: bytes, name: str | None) -> bytes:
         """What Kineto calls processes and threads."""
-        rule = {
-            "process_name": self._places.process,
-            "thread_name": self._places.thread,
-            "process_labels": self._places.labels,
-        }.get(name or "")
-        if rule is None:
+        place = _METADATA.get(name or "")
+        if place is None:
             return self._walk(raw, "", 0)
         return _joined(
-            (self._key(key), self._literal(value, rule) if value[:1] == b'"' else self._walk(value, key, 0))
+            (self._key(key), self._literal(value, place, None) if value[:1] == b'"' else self._walk(value, key, 0))
             for key, value in ((key, bytes(field)) for key, field in _OBJECT.decode(raw).items())
         )
 
@@ -178,7 +201,7 @@ class EventRewriter:
         raw = bytes(raw)
         begin = raw[:1]
         if begin == b'"':
-            return self._literal(raw, lambda text: self._places.argument(key, text))
+            return self._literal(raw, "argument", key)
         if begin not in (b"{", b"["):
             return raw
         if depth == _DEEPEST:
@@ -190,11 +213,14 @@ class EventRewriter:
         return _joined((self._key(name), self._walk(value, name, depth + 1)) for name, value in inner)
 
     def _key(self, key: str) -> str:
-        found = self._places.key(key)
-        if found.text != key:
-            self._tally.show(found.kinds, key, found.text)
-            self._tally.counts.update(found.kinds)
-        return found.text
+        """A key in its place, and counted."""
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = self._places.key(key)
+            if known.text != key:
+                self._tally.show(known.kinds, key, known.text)
+        self._tally.counts.update(known.kinds)
+        return known.text
 
 
 class _Units(dict[bytes, "bytes | None"]):
@@ -214,12 +240,16 @@ class _Units(dict[bytes, "bytes | None"]):
             self.changed[unit] = kinds
         return after
 
-    def trim(self) -> None:
-        """Forget everything where that has become much."""
-        if len(self) > _MOST_UNITS or self._bytes > _MOST_BYTES:
-            self.clear()
-            self.changed.clear()
-            self._bytes = 0
+    @property
+    def is_much(self) -> bool:
+        """Whether it is time to forget everything."""
+        return len(self) > _MOST_UNITS or self._bytes > _MOST_BYTES
+
+    def clear(self) -> None:
+        """Forget everything."""
+        super().clear()
+        self.changed.clear()
+        self._bytes = 0
 
 
 def _plain(literal: bytes) -> str:

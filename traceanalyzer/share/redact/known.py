@@ -30,6 +30,11 @@ _KEYED = re.compile(
     rb'|user(?:_?name)?|logname|\w{1,16}_user|trace_?name))"\s*:\s*"((?:[^"\\]|\\.){1,512})"',
     re.IGNORECASE | re.DOTALL,
 )
+_SIGNS = (
+    b'"host', b'"node', b'"pod', b'"fqdn', b'"machine', b'"computer', b'"slurm', b'"user"', b'"user_name"',
+    b'"username"', b'"logname"', b'_user"', b'"trace_name"', b'"tracename"',
+)  # fmt: skip
+"""What a key of `_KEYED` begins or ends with: looking for each of them is faster than for the pattern."""
 _FILE = re.compile(r"(?:.*[\\/])?([\w.-]+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.gz)?", re.ASCII)
 _HOST = re.compile(r"(?=[^.])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}", re.ASCII)
 _USER = re.compile(r"[^\W_][\w .@+-]{1,62}\w")
@@ -80,12 +85,16 @@ def learn(path: Path) -> Known:
         tail = b""
         for chunk in stream:
             text = tail + chunk
-            for found in _HOME.findall(text):
-                _add_user(users, _decoded(found))
-            for found in _INDUCTOR.findall(text):
-                _add_user(users, _decoded(found))
-            for key, value in _KEYED.findall(text):
-                _add(_decoded(key).lower(), _decoded(value), hosts, users)
+            lower = text.lower()
+            if b"home" in lower or b"users" in lower:
+                for found in set(_HOME.findall(text)):
+                    _add_user(users, _decoded(found))
+            if b"torchinductor_" in lower:
+                for found in set(_INDUCTOR.findall(text)):
+                    _add_user(users, _decoded(found))
+            if any(sign in lower for sign in _SIGNS):
+                for key, value in set(_KEYED.findall(text)):
+                    _add(_decoded(key).lower(), _decoded(value), hosts, users)
             tail = text[-_OVERLAP:]
             if len(hosts) + len(users) > _MOST_NAMES:
                 break

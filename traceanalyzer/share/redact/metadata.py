@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from traceanalyzer.share.redact.levels import KINDS, LEVELS, VERSION, Level, Redaction, Tally, digest
-from traceanalyzer.share.redact.shapes import Shapes
+from traceanalyzer.share.redact.places import Places
 from traceanalyzer.trace.collector import read_block, section, word
 from traceanalyzer.trace.metadata import host_hash, is_known
 from traceanalyzer.trace.notes import DAMAGED_METADATA, NoteBook
@@ -29,6 +29,7 @@ _DISTRIBUTED = frozenset(("backend", "rank", "world_size", "pg_count", "pg_confi
 _VERSION_KEY = re.compile(r"[a-z0-9_]{1,40}_version|schemaVersion", re.ASCII)
 _VERSION_TEXT = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,47}", re.ASCII)
 _DEVICE_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}", re.ASCII)
+_COMPILED = "kernel"
 _NAMES = frozenset(("name", "architecture", "fingerprint"))
 _OBJECT = msgspec.json.Decoder(dict[str, Raw])
 
@@ -44,16 +45,16 @@ class MetadataRewriter:
     """Rewrites the top-level keys of one file.
 
     Args:
-        shapes: what is known by its shape.
+        places: the rules.
         level: how much is taken out.
         walk: how any other value is redacted under a key, see `EventRewriter.value`.
         tally: where changes are counted.
         book: where unreadable values are noted.
     """
 
-    def __init__(self, shapes: Shapes, level: Level, walk: Walk, tally: Tally, book: NoteBook) -> None:
+    def __init__(self, places: Places, level: Level, walk: Walk, tally: Tally, book: NoteBook) -> None:
         """Nothing is known yet of the file's own block."""
-        self._scrub = shapes.scrub
+        self._places = places
         self._level = level
         self._walk = walk
         self._tally = tally
@@ -121,7 +122,9 @@ class MetadataRewriter:
         for key, field in _OBJECT.decode(raw).items():
             value = bytes(field)
             name = json.loads(value) if key == "name" and value[:1] == b'"' else None
-            plain = name is not None and _DEVICE_TEXT.fullmatch(name) and not self._scrub(name, prose=False).kinds
+            plain = (
+                name is not None and _DEVICE_TEXT.fullmatch(name) and self._places.name(_COMPILED, name).text == name
+            )
             fields.append((key, value if plain else self._walk(value, key)))
         return joined(fields)
 
@@ -139,6 +142,8 @@ class MetadataRewriter:
         if block is None:
             return [], None
         raws = _OBJECT.decode(text)
+        if self._level == "none":
+            return [(name, bytes(raw)) for name, raw in raws.items() if name not in (REDACTION, "schema")], block
         return [
             (name, self._section(name, facts, _OBJECT.decode(raws[name])))
             for name, facts in block.items()
@@ -158,7 +163,7 @@ class MetadataRewriter:
             )
         if not isinstance(fact, str) or self._level == "none":
             return raw
-        found = self._scrub(fact)
+        found = self._places.fact(key, fact)
         after = found.text
         if self._level == "strict" and name == "model" and key in _NAMES and not after.startswith("model:"):
             after, found = f"model:{digest(after)}", found._replace(kinds=Counter(names=1))

@@ -37,6 +37,12 @@ _CODE = frozenset((
     "pg_name", "nccl_version", "ph", "cat", "bp", "s", "id", "ts", "dur", "Ev Idx", "Fwd thread id",
 ))  # fmt: skip
 """Keys whose texts come from PyTorch or a compiler."""
+_FACTS = frozenset((
+    "name", "architecture", "fingerprint", "dtype", "kv_dtype", "quantization", "attention", "driver",
+    "throttle_reasons", "recorder", "reason", "closed_by", "engine", "engine_version", "torch", "recording", "mode",
+    "trigger", "phase", "source",
+))  # fmt: skip
+"""Keys of the recorder's block whose texts the recorder or the engine wrote."""
 _STACKS = frozenset(("Call stack", "Module Hierarchy", "kernel_file", "Trace name"))
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+#-]{0,47}|annotation:[0-9a-f]{12}", re.ASCII)
 _NUMBERS = re.compile(
@@ -65,7 +71,27 @@ _LONGEST_OP = 2000
 _THREAD = re.compile(r"(thread -?\d{1,20} \()(.*)\)", re.DOTALL | re.ASCII)
 _PROGRAM = re.compile(r"(?:.*[\\/])?([A-Za-z0-9_.:+#-]{1,48})", re.ASCII)
 _LABELS = re.compile(r"(?:(?:CPU|GPU|XPU|MTIA|HPU)(?: \d{1,9})?)?", re.ASCII)
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_ .%/()\[\]#:+-]{0,63}|-?\d{1,20}|", re.ASCII)
+_KEY = re.compile(
+    r"[A-Za-z_][A-Za-z0-9_.%/()#:+-]{0,63}|-?\d{1,20}|(?:host:|\[(?:user|path|credential)\])\S{0,64}|", re.ASCII
+)
+_SPACED = frozenset((
+    "Concrete Inputs", "Input Dims", "Input dims", "Input type", "Input Strides", "External id", "external id",
+    "Call stack", "Module Hierarchy", "Trace name", "Trace iteration", "Sequence number", "Fwd thread id",
+    "Record function id", "Ev Idx", "Profiler Event Index", "Python id", "Python parent id", "Python module id",
+    "Python thread", "graph id", "graph node id", "est. achieved occupancy %", "blocks per SM", "warps per SM",
+    "registers per thread", "shared memory", "memory bandwidth (GB/s)", "memory bandwidth", "Device Id", "Device Type",
+    "Total Allocated", "Total Reserved", "Collective name", "In msg nelems", "Out msg nelems", "In split size",
+    "Out split size", "Process Group Name", "Process Group Description", "Process Group Ranks", "Group size",
+    "Global rank start", "Global rank stride", "Src Rank", "Dst Rank", "From Rank", "To Rank", "Comms Id",
+    "Is asynchronized op", "grid dim", "block dim", "stream priority", "mem size", "GPU Time (us)", "CPU Time (us)",
+    "Num warps", "Kernel file", "Ev idx", "Wait Event Record Id", "wait on stream", "wait on event id",
+))  # fmt: skip
+"""Keys of several words that PyTorch and Kineto write."""
+_FRAME = re.compile(
+    r"\S*|\S+\(\d+\): \S+|<built-in (?:function|method) .*>|<(?:frozen [\w.]+|string)>\(\d+\): \S+"
+    r"|nn\.Module: \w{1,80}",
+    re.ASCII | re.DOTALL,
+)
 _PACKAGED = re.compile(
     r"<built-in (?:function|method) \w*(?: of .*)?>|<(?:frozen [\w.]+|string)>\(\d+\): [\w<>.]+|nn\.Module: \w{1,80}"
     r"|(?:(?:torch|vllm|sglang|transformers|triton|flash_attn|flashinfer|numpy|accelerate|aiter)\w*/\S+"
@@ -115,13 +141,16 @@ class Places:
 
     def key(self, text: str) -> Scrubbed:
         """A key itself."""
-        if _KEY.fullmatch(text):
-            found = self._scrub(text)
-            if found.text == text or _KEY.fullmatch(found.text):
-                return found
-        if _REPLACED.fullmatch(text):
+        if text in _SPACED or _REPLACED.fullmatch(text):
             return Scrubbed(text, Counter())
-        return Scrubbed(f"key:{digest(text)}", Counter(texts=1))
+        found = self._scrub(text)
+        if _KEY.fullmatch(found.text) or _FIXED.fullmatch(found.text):
+            return found
+        return Scrubbed(f"key:{digest(found.text)}", found.kinds or Counter(texts=1))
+
+    def fact(self, key: str, text: str) -> Scrubbed:
+        """A text of the recorder's block."""
+        return self._scrub(text) if key in _FACTS else self._worded("text", "texts", text)
 
     def process(self, text: str) -> Scrubbed:
         """A process' name or command line: the program alone."""
@@ -133,14 +162,10 @@ class Places:
         if kept is None or not _PROGRAM.fullmatch(kept.text):
             return Scrubbed(f"process:{digest(text)}", Counter(names=1))
         after = kept.text if text == first else f"{kept.text} [arguments]"
-        if after == text:
-            return kept
-        return Scrubbed(after, kept.kinds or Counter(names=1))
+        return Scrubbed(after, kept.kinds if after == text or kept.kinds else Counter(names=1))
 
     def thread(self, text: str) -> Scrubbed:
         """A thread's or a stream's name."""
-        if _FIXED.fullmatch(text) or _NUMBERS.fullmatch(text):
-            return Scrubbed(text, Counter())
         numbered = _THREAD.fullmatch(text)
         found = self._worded("thread", "names", numbered[2] if numbered else text)
         return Scrubbed(f"{numbered[1]}{found.text})", found.kinds) if numbered else found
@@ -159,14 +184,16 @@ class Places:
 
     def _function(self, text: str) -> Scrubbed:
         found = self._scrub(text)
-        if self._strict and not _PACKAGED.fullmatch(found.text) and not _REPLACED.fullmatch(found.text):
-            return Scrubbed(f"python:{digest(text)}", Counter(names=1))
-        return found
+        form = _PACKAGED if self._strict else _FRAME
+        if form.fullmatch(found.text) or _REPLACED.fullmatch(found.text):
+            return found
+        return Scrubbed(f"python:{digest(found.text)}", found.kinds or Counter(names=1))
 
     def _input(self, text: str) -> Scrubbed:
-        if _INPUT.fullmatch(text) or _REPLACED.fullmatch(text):
-            return Scrubbed(text, Counter())
-        return Scrubbed(f"input:{digest(self._scrub(text).text)}", Counter(inputs=1))
+        found = self._scrub(text)
+        if _INPUT.fullmatch(found.text) or _REPLACED.fullmatch(found.text) or _FIXED.fullmatch(found.text):
+            return found
+        return Scrubbed(f"input:{digest(found.text)}", found.kinds or Counter(inputs=1))
 
     def _worded(self, prefix: str, kind: str, text: str) -> Scrubbed:
         """Numbers, a single word, or a hash: of what is left without shapes, as an address can be guessed."""

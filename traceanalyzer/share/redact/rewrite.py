@@ -85,9 +85,9 @@ class _Rewriting:
             raise InputError(f"{level} is no level of redaction", f"one of {', '.join(LEVELS)}")
         self._source, self._level = source, level
         self._tally, self._book = Tally(), NoteBook()
-        shapes = Shapes(learn(source))
-        self._events = EventRewriter(Places(shapes, level), self._tally)
-        self._metadata = MetadataRewriter(shapes, level, self._events.value, self._tally, self._book)
+        places = Places(Shapes(learn(source)), level)
+        self._events = EventRewriter(places, self._tally)
+        self._metadata = MetadataRewriter(places, level, self._events.value, self._tally, self._book)
 
     def done(self) -> Redaction:
         return self._tally.result(self._level)

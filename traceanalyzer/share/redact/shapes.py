@@ -111,17 +111,23 @@ class Shapes:
             return result[0]
 
         text = count("credentials", _CREDENTIALS.subn(_credential, text))
-        text = count("emails", _EMAIL.subn("[email]", text))
-        text = count("hosts", _URL.subn(r"\1://[host]", text))
-        text = count("paths", _HOME.subn("[home]", text))
-        text = _counted(kinds, "paths", _PATH, _path, _SPACED_HOME.sub(r"\1_", text))
-        text = _counted(kinds, "paths", _WINDOWS, _windows, text)
-        if prose:
+        if "@" in text:
+            text = count("emails", _EMAIL.subn("[email]", text))
+        if "://" in text:
+            text = count("hosts", _URL.subn(r"\1://[host]", text))
+        if "/" in text:
+            text = count("paths", _HOME.subn("[home]", text))
+            text = _counted(kinds, "paths", _PATH, _path, _SPACED_HOME.sub(r"\1_", text))
+        if "\\" in text or ":/" in text:
+            text = _counted(kinds, "paths", _WINDOWS, _windows, text)
+        if prose and "tmp" in text:
             text = count("paths", _TEMPORARY.subn("[tmp]", text))
         text = self._named(kinds, prose, text)
-        text = count("hosts", _INTERNAL.subn("[host]", text))
-        text = count("addresses", _IPV4.subn("[address]", text))
-        return _counted(kinds, "addresses", _IPV6, _ipv6, text)
+        if "." in text or "-" in text:
+            text = count("hosts", _INTERNAL.subn("[host]", text))
+        if text.count(".") > 2:
+            text = count("addresses", _IPV4.subn("[address]", text))
+        return _counted(kinds, "addresses", _IPV6, _ipv6, text) if text.count(":") > 1 else text
 
     def _named(self, kinds: Counter[str], prose: bool, text: str) -> str:
         pattern = self._in_prose if prose else self._everywhere
