@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from traceanalyzer.catalog import weight_bits
+from traceanalyzer.catalog.weight_bits import WeightBits
 from traceanalyzer.errors import InputError
 
 
@@ -48,6 +50,22 @@ class Experts:
     first_dense_layers: int
     router_bias: bool
     expert_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The weights of one rank by what they belong to, in numbers.
+
+    `mlp` are the dense MLPs and the shared experts, `expert` is one routed expert in every layer that has them, `other`
+    norms and routers, `embedding` the tables of which rows are taken (none of its own where the output layer is it).
+    """
+
+    attention: float
+    mlp: float
+    expert: float
+    other: float
+    lm_head: float
+    embedding: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +106,7 @@ class ModelConfig:
     sources: tuple[str, ...]
     confidence: str
     note: str | None
+    weight_bits: WeightBits
 
     def window(self, layer: int) -> int | None:
         """How many keys a query of this layer (from 0) can see at most; None: all."""
@@ -126,28 +145,63 @@ class ModelConfig:
             return self.layers * (self.mla.kv_lora_rank + self.mla.qk_rope)
         return self.layers * 2 * self.kv_heads * (self.head_dim or 0)
 
+    def parts(self, ranks: int = 1) -> Parts:
+        """What each of so many tensor parallel ranks holds.
+
+        Heads, the width of MLPs and experts, and the vocabulary are divided; key heads down to one. Norms, routers and
+        what compresses latent attention are whole on every rank.
+        """
+        moe, matrices = self.moe, 3 if self.mlp_gated else 2
+        expert_layers = sum(self.has_experts(layer) for layer in range(self.layers))
+        dense = matrices * self.hidden * self.ffn / ranks + self._mlp_biases(self.ffn / ranks) * self.mlp_bias
+        mlp, expert, routers = (self.layers - expert_layers) * dense, 0.0, 0.0
+        if moe is not None:
+            each = matrices * self.hidden * moe.ffn / ranks
+            expert = expert_layers * (each + self._mlp_biases(moe.ffn / ranks) * moe.expert_bias)
+            mlp += expert_layers * moe.shared_experts * each
+            routers = float(expert_layers * moe.experts * (self.hidden + moe.router_bias))
+        norm = (2 if self.norm == "layernorm" else 1) * self.hidden
+        positions = self.learned_positions * self.hidden
+        table = self.vocab * self.hidden / ranks
+        return Parts(
+            attention=self.layers * (self._latent_attention(self.mla, ranks) if self.mla else self._attention(ranks)),
+            mlp=mlp,
+            expert=expert,
+            other=(self.layers * self.norms_per_layer + 1) * norm + routers,
+            lm_head=table,
+            embedding=positions + (0.0 if self.tied_embeddings else table),
+        )
+
+    def _mlp_biases(self, width: float) -> float:
+        return (2 if self.mlp_gated else 1) * width + self.hidden
+
     def _parameters(self, experts: int | None) -> int:
         tables = (1 if self.tied_embeddings else 2) * self.vocab + self.learned_positions
         norm = (2 if self.norm == "layernorm" else 1) * self.hidden
         attention = self._latent_attention(self.mla) if self.mla else self._attention()
-        layers = self.layers * (attention + self.norms_per_layer * norm)
+        layers = self.layers * (int(attention) + self.norms_per_layer * norm)
         layers += sum(self._mlp(layer, experts) for layer in range(self.layers))
         return tables * self.hidden + norm + layers
 
-    def _attention(self) -> int:
+    def _attention(self, ranks: int = 1) -> float:
         head = self.head_dim or 0
-        width, kv_width = self.heads * head, self.kv_heads * head
+        width, kv_width = self.heads * head / ranks, max(self.kv_heads / ranks, 1) * head
         count = self.hidden * (width + 2 * kv_width) + width * self.hidden
-        count += (width + 2 * kv_width) * self.qkv_bias + self.hidden * self.o_bias + self.heads * self.attention_sinks
+        count += (
+            (width + 2 * kv_width) * self.qkv_bias
+            + self.hidden * self.o_bias
+            + self.heads / ranks * self.attention_sinks
+        )
         return count + {"per_head": 2 * head, "full_width": width + kv_width}.get(self.qk_norm or "", 0)
 
-    def _latent_attention(self, mla: LatentAttention) -> int:
-        queries = self.heads * (mla.qk_nope + mla.qk_rope)
+    def _latent_attention(self, mla: LatentAttention, ranks: int = 1) -> float:
+        heads = self.heads / ranks
+        queries = heads * (mla.qk_nope + mla.qk_rope)
         rank = mla.q_lora_rank
         count = self.hidden * queries if rank is None else self.hidden * rank + rank + rank * queries
         count += self.hidden * (mla.kv_lora_rank + mla.qk_rope) + mla.kv_lora_rank
-        count += mla.kv_lora_rank * self.heads * (mla.qk_nope + mla.v_head_dim)
-        return count + self.heads * mla.v_head_dim * self.hidden
+        count += mla.kv_lora_rank * heads * (mla.qk_nope + mla.v_head_dim)
+        return count + heads * mla.v_head_dim * self.hidden
 
     def _mlp(self, layer: int, experts: int | None) -> int:
         matrices = 3 if self.mlp_gated else 2
@@ -166,6 +220,11 @@ def models() -> tuple[ModelConfig, ...]:
     """Every model of the catalogue, in the file's order."""
     text = resources.files(__package__).joinpath("models.json").read_text(encoding="utf-8")
     return tuple(_model(entry) for entry in json.loads(text)["models"])
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is one of the catalogue's."""
+    return name.strip().lower() in _names()
 
 
 def find(name: str) -> ModelConfig:
@@ -202,5 +261,6 @@ def _model(entry: Mapping[str, Any]) -> ModelConfig:
         "moe": Experts(**entry["moe"]) if entry["moe"] else None,
         "aliases": tuple(entry["aliases"]),
         "sources": tuple(entry["sources"]),
+        "weight_bits": weight_bits.of_words(entry["weight_quantization"], entry["dtype"]),
     }
     return ModelConfig(**{**entry, **nested})
