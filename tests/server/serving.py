@@ -76,7 +76,8 @@ class Serving:
     def __init__(self, folder: Path, *options: str, environment: dict[str, str] | None = None, token: str = "") -> None:
         self.folder = folder
         self.token = token
-        self.log_path = folder.with_name(folder.name + ".log")
+        # Beside the folder's parent: the folder may stand alone on a small disk.
+        self.log_path = folder.parent.with_name(f"{folder.parent.name}-{folder.name}.log")
         folder.parent.mkdir(parents=True, exist_ok=True)
         before = self.log_path.stat().st_size if self.log_path.exists() else 0
         words = [*COMMAND, "serve", "--folder", str(folder), "--port", "0", "--min-free-gb", "0", *options]
