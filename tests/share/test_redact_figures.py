@@ -44,7 +44,7 @@ def figures(path: Path) -> dict[str, Any]:
 
 
 def test_the_traces_are_there(traces: Path) -> None:
-    assert FILES == sorted(path.name for path in traces.iterdir())
+    assert sorted(path.name for path in traces.iterdir()) == FILES
 
 
 @pytest.mark.parametrize("name", FILES)

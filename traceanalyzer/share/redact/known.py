@@ -39,7 +39,14 @@ _FILE = re.compile(r"(?:.*[\\/])?([\w.-]+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.g
 _HOST = re.compile(r"(?=[^.])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}", re.ASCII)
 _USER = re.compile(r"[^\W_][\w .@+-]{1,62}\w")
 _NUMBER = re.compile(r"[\d.]+")
-_COMMON = frozenset((
+PACKAGES = frozenset((
+    "torch", "vllm", "sglang", "sgl_kernel", "transformers", "triton", "flash_attn", "flashinfer", "accelerate",
+    "aiter",
+    "tensorrt_llm", "lmdeploy", "deepspeed", "apex", "xformers", "numpy", "huggingface_hub", "safetensors", "uvicorn",
+    "fastapi", "asyncio", "concurrent", "multiprocessing", "unittest", "torchvision", "torchaudio", "peft", "atom",
+))  # fmt: skip
+"""Packages whose folders and functions a trace names: no secrets, and no users."""
+_COMMON = PACKAGES | frozenset((
     "user", "users", "root", "admin", "administrator", "nobody", "ubuntu", "debian", "centos", "ec2-user",
     "home", "public", "shared", "default", "guest", "test", "python", "python2", "python3", "torch", "pytorch",
     "cuda", "triton", "vllm", "sglang", "aten", "nccl", "kernel", "main", "data", "model", "models", "work",

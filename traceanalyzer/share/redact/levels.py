@@ -29,6 +29,7 @@ KINDS = (
 """What is counted: occurrences, after reading the file once."""
 
 MOST_EXAMPLES = 20
+_LONGEST_EXAMPLE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Tally:
         for kind in kinds:
             shown = self._examples.setdefault(kind, {})
             if len(shown) < MOST_EXAMPLES:
-                shown.setdefault(before, after)
+                shown.setdefault(before[:_LONGEST_EXAMPLE], after[:_LONGEST_EXAMPLE])
 
     def result(self, level: Level) -> Redaction:
         """The account."""

@@ -24,17 +24,21 @@ COMPILED = frozenset((
     "kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "cuda_runtime", "cuda_driver", "Runtime",
     "Driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "cuda_sync", "xpu_sync", "mtia_runtime",
     "mtia_ccp_events", "privateuse1_runtime", "privateuse1_driver", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu",
-    "async_gpu", "overhead", "cuda_event",
+    "async_gpu", "overhead", "cuda_event", "mtia_insight", "mtia_counters", "hpu_op", "glow_runtime",
 ))  # fmt: skip
 """Categories whose names come from compiled code."""
 PYTHON = "python_function"
+CATEGORIES = COMPILED | ANNOTATIONS | OPS | {
+    PYTHON, "cpu_instant_event", "Trace", "cuda_profiler_range", "collective_comm", "external_correlation",
+}  # fmt: skip
+"""Categories that PyTorch writes."""
 INPUTS = "Concrete Inputs"
 _CODE = frozenset((
     "Input type", "Input Dims", "Input dims", "Input Strides", "kernel", "Kernel", "kernel_name", "kernel_hash",
     "kernel_backend", "kernel_kwargs", "kernel_file", "grid", "block", "kind", "cuda_sync_kind", "dtype",
-    "Collective name", "Process Group Name", "Process Group Ranks", "In split size", "Out split size", "Trace name",
+    "Collective name", "Process Group Ranks", "In split size", "Out split size", "Trace name",
     "Call stack", "Module Hierarchy", "direction", "trace_id", "displayTimeUnit", "backend", "backend_config",
-    "pg_name", "nccl_version", "ph", "cat", "bp", "s", "id", "ts", "dur", "Ev Idx", "Fwd thread id",
+    "nccl_version", "ph", "bp", "s", "id", "ts", "dur", "Ev Idx", "Fwd thread id",
 ))  # fmt: skip
 """Keys whose texts come from PyTorch or a compiler."""
 _FACTS = frozenset((
@@ -45,9 +49,7 @@ _FACTS = frozenset((
 """Keys of the recorder's block whose texts the recorder or the engine wrote."""
 _STACKS = frozenset(("Call stack", "Module Hierarchy", "kernel_file", "Trace name"))
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+#-]{0,47}|annotation:[0-9a-f]{12}", re.ASCII)
-_NUMBERS = re.compile(
-    r"(?:[\s,\[\]()+-]*(?:0x[0-9a-fA-F]{1,16}|\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?))*[\s,\[\]()]*", re.ASCII
-)
+_NUMBERS = re.compile(r"(?:[\s,\[\]()+-]|0x[0-9a-fA-F]{1,16}+|\d++(?:\.\d*+)?+(?:[eE][+-]?\d{1,3})?+)*+", re.ASCII)
 _FIXED = re.compile(
     r"(?:(?:Trace )?PyTorch Profiler|stream|thread|GPU|CPU|XPU|MTIA|HPU|Spans|Traces)(?: ?\(?\d{1,20}\)?)? ?"
     r"|\d{1,20} bytes"
@@ -55,7 +57,7 @@ _FIXED = re.compile(
     re.ASCII,
 )
 _INPUT = re.compile(
-    r"(?:True|False|None|inf|-inf|nan|,|\s|[\[\]()]|-?\d{1,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?[jL]?)*"
+    r"(?:True|False|None|-?inf|nan|[\s,\[\]()]|-?\d++(?:\.\d*+)?+(?:[eE][+-]?\d{1,3})?+[jL]?)*+"
     r"|(?:cuda|cpu|xpu|hip|mps|meta|hpu)(?::\d{1,4})?|(?:torch|c10)[.:]{1,2}[A-Za-z]\w{0,31}"
     r"|(?:auto|fp8(?:_e[45]m[23]\w{0,8})?|bf16|bfloat16|fp16|float16|half|float|float32|double|u?int\d{1,2}|bool|strided"
     r"|mean|sum|none|tanh|silu|gelu|relu|swiglu|sigmoid|softmax|default|e[45]m[23]\w{0,4}|NHD|HND|max|min|avg|trunc|floor)",
@@ -133,6 +135,8 @@ class Places:
         """A text that stands under a key, or in a list under it."""
         if key == INPUTS:
             return self._input(text)
+        if key == "cat" and text in CATEGORIES:
+            return Scrubbed(text, Counter())
         if key in _CODE:
             if self._strict and key in _STACKS and text not in ("", _REMOVED):
                 return Scrubbed(_REMOVED, Counter(names=1))

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from traceanalyzer.share.redact.known import Known
+from traceanalyzer.share.redact.known import PACKAGES, Known
 from traceanalyzer.share.redact.levels import digest
 
 _CREDENTIALS = re.compile(
@@ -52,23 +52,19 @@ _UNMARKED = r"(?<!\[path\])(?<!\[home\])(?<!\[host\])"
 _SPACED_HOME = re.compile(r"(/(?:home|Users)/)[^/\r\n\"':;,()<>]{1,64}(?=/)")
 _HOME = re.compile(rf"{_UNMARKED}(?<![\w./])/root(?![\w/-])|(?<![\w~])~[\w.-]*(?=/)")
 _PATH = re.compile(
-    rf"{_UNMARKED}(?:(?<![^\s\"'=:,;()<>{{}}|`\[\]@!?&*])|(?=/(?:home|Users)/))(?:/+[^\s/\"':,;()<>{{}}|\\]+){{2,}}/?"
+    rf"{_UNMARKED}(?:(?<![^\s\"'=:,;()<>{{}}|`\[\]@!?&*])|(?=/(?:home|Users)/))(?:/++[^\s/\"':,;()<>{{}}|\\]++){{2,}}+/?"
 )
 _WINDOWS = re.compile(
-    r"(?:(?<![A-Za-z0-9])[A-Za-z]:|(?<!\\)\\\\[\w.$-]+|(?=\\Users\\))(?:[\\/]+[^\\/:*?\"<>|\r\n,;()]+)+[\\/]*"
+    r"(?:(?<![A-Za-z0-9])[A-Za-z]:|(?<!\\)\\\\[\w.$-]+|(?=\\Users\\))(?:[\\/]++[^\\/:*?\"<>|\r\n,;()]++)++[\\/]*+"
 )
 _TEMPORARY = re.compile(r"(?<![A-Za-z0-9])tmp(?=[a-z_]*[0-9])[a-z0-9_]{8}(?![A-Za-z0-9_])", re.ASCII)
-_IPV4 = re.compile(r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?!\w|\.\d)", re.ASCII)
+_IPV4 = re.compile(
+    r"(?<![A-Za-z0-9.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![A-Za-z0-9]|\.\d)", re.ASCII
+)
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{2,38}(?:\.\d{1,3}){0,3}(?:%\w{1,15})?(?![\w:])", re.ASCII)
 _ROUTABLE = re.compile(r"(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3}):", re.IGNORECASE)
 _MOST_PASSES = 4
-_PACKAGES = ("site-packages", "dist-packages")
-_ROOTS = frozenset((
-    "torch", "vllm", "sglang", "sgl_kernel", "transformers", "triton", "flash_attn", "flashinfer", "accelerate",
-    "aiter",
-    "tensorrt_llm", "lmdeploy", "deepspeed", "apex", "xformers", "numpy", "huggingface_hub", "safetensors", "uvicorn",
-    "fastapi", "asyncio", "concurrent", "multiprocessing", "unittest", "torchvision", "torchaudio", "peft", "atom",
-))  # fmt: skip
+_INSTALLED = ("site-packages", "dist-packages")
 _PYTHON = re.compile(r"python\d(?:\.\d+)?", re.ASCII)
 
 
@@ -167,9 +163,9 @@ def _windows(found: str) -> str:
 
 def _tail(parts: list[str]) -> list[str]:
     for at in range(len(parts) - 2, 0, -1):
-        if parts[at] in _PACKAGES or _PYTHON.fullmatch(parts[at]):
+        if parts[at] in _INSTALLED or _PYTHON.fullmatch(parts[at]):
             return parts[at + 1 :]
-    inside = [at for at in range(1, len(parts) - 1) if parts[at] in _ROOTS]
+    inside = [at for at in range(1, len(parts) - 1) if parts[at] in PACKAGES]
     return parts[inside[-1] :] if inside else parts[-1:]
 
 
