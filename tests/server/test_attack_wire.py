@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from tests.server.asking import NOTHING, TRACE, Wire, kept, listening, opened, path_of, sha256, until
-from traceanalyzer.server import ingest
+from traceanalyzer.server import bodies, ingest
 from traceanalyzer.server.blobs import key_of_trace
 from traceanalyzer.server.ingest import Ingest
 from traceanalyzer.server.labels import Labels
@@ -63,7 +63,7 @@ def test_a_body_that_stops_is_ended(services: Services, wire: Wire) -> None:
 
 
 def test_a_body_that_crawls_is_ended(services: Services, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "_RATE_AFTER_S", 0.5)
+    monkeypatch.setattr(bodies, "_RATE_AFTER_S", 0.5)
     wire.head("PUT", PATH, Transfer_Encoding="chunked")
     ended = threading.Event()
 

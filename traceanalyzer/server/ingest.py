@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -28,10 +27,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from traceanalyzer.server.access import Caller, rate_key, rates_of, services_of
 from traceanalyzer.server.blobs import key_of_trace
+from traceanalyzer.server.bodies import gathered, patient
 from traceanalyzer.server.inspection import Inspection
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.problems import Problem
@@ -43,8 +43,6 @@ from traceanalyzer.server.text import now_ms
 THREADS = 2
 """How many threads write, hash and check bodies: each keeps a core busy while bodies arrive fast."""
 
-_PIECE = 1 << 18
-_RATE_AFTER_S = 30.0
 _WAIT_FOR_TURN_S = 60.0
 _RETRY_S = "5"
 _REDACTED = ("default", "strict")
@@ -106,7 +104,7 @@ class Ingest:
         body = _Body(self._services.settings, sha256)
         try:
             await self._run(body.open)
-            async for piece in _gathered(patient(stream, self._limits)):
+            async for piece in gathered(patient(stream, self._limits)):
                 count(len(piece))
                 await self._run(body.write, piece)
             received = await self._run(body.finish)
@@ -283,44 +281,3 @@ def refuse_full_disk(settings: Settings, wanted: int = 0) -> None:
     """Raise the 507 where less than the minimum would stay free."""
     if shutil.disk_usage(settings.incoming).free - wanted < settings.limits.min_free_bytes:
         raise Problem(507, "the server's disk is full; nothing was stored")
-
-
-async def patient(stream: AsyncIterator[bytes], limits: Limits) -> AsyncIterator[bytes]:
-    """The body as it arrives.
-
-    Raises:
-        Problem: 408 for one that stops or crawls, 400 for one that breaks off.
-    """
-    total, waited = 0, 0.0
-    source = aiter(stream)
-    while True:
-        begun = time.monotonic()
-        try:
-            async with asyncio.timeout(limits.slow_body_s):
-                data = await anext(source, None)
-        except TimeoutError as error:
-            raise Problem(408, f"no byte of the body arrived for {limits.slow_body_s:g} s") from error
-        except ClientDisconnect as error:
-            raise Problem(400, "the body broke off") from error
-        if data is None:
-            return
-        waited += time.monotonic() - begun
-        total += len(data)
-        if waited > _RATE_AFTER_S and total < limits.min_rate_bytes * waited:
-            raise Problem(408, f"the body is slower than {limits.min_rate_bytes} bytes per second")
-        yield data
-
-
-async def _gathered(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of about 256 KiB: each piece is one task for a thread."""
-    waiting: list[bytes] = []
-    size = 0
-    async for data in stream:
-        waiting.append(data)
-        size += len(data)
-        if size >= _PIECE:
-            yield b"".join(waiting)
-            waiting.clear()
-            size = 0
-    if waiting:
-        yield b"".join(waiting)

@@ -18,6 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from traceanalyzer.errors import InputError
 from traceanalyzer.report import format as fmt
 from traceanalyzer.server import ingest
+from traceanalyzer.server.bodies import patient
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.pages.lines import path_of
 from traceanalyzer.server.pages.multipart import BrokenForm, Part, parts
@@ -86,7 +87,7 @@ def receiving(services: Services) -> Endpoint:
         sent: list[Sent] = []
         fields: dict[str, str] = {}
         try:
-            body = ingest.patient(request.stream(), limits)
+            body = patient(request.stream(), limits)
             async for part in parts(request.headers.get("content-type", ""), body, limits.max_body_bytes):
                 if part.filename is None:
                     fields[part.name] = await part.field(_FIELD_BYTES)

@@ -21,6 +21,7 @@ from traceanalyzer import __version__
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.access import Caller, caller, rate_key, rates_of
 from traceanalyzer.server.api.traces import address
+from traceanalyzer.server.bodies import small
 from traceanalyzer.server.pages import rendering
 from traceanalyzer.server.pages.words import sentence, text
 from traceanalyzer.server.problems import Problem
@@ -28,7 +29,6 @@ from traceanalyzer.server.services import Services
 from traceanalyzer.server.text import now_ms
 from traceanalyzer.server.traces import TraceRow
 
-_FORM_BYTES = 16384
 _FIELDS = 20
 _SCOPES = ("upload", "read", "delete")
 
@@ -162,7 +162,7 @@ def page(function: Page, services: Services, scope: str | None = None) -> Endpoi
     """An endpoint for a page; `scope` is what a caller needs to come in, None: nothing."""
 
     async def endpoint(request: Request) -> Response:
-        form = await _form(request) if request.method == "POST" else {}
+        form = await _form(request, services) if request.method == "POST" else {}
         return await run_in_threadpool(_answer, function, request, services, form, scope)
 
     return endpoint
@@ -186,16 +186,16 @@ def refused(visit: Visit, scope: str | None) -> Response | None:
 
 
 def _answer(
-    function: Page, request: Request, services: Services, form: Mapping[str, str] | None, scope: str | None
+    function: Page, request: Request, services: Services, form: Mapping[str, str] | Problem, scope: str | None
 ) -> Response:
-    visit = enter(request, services, form)
+    visit = enter(request, services, {} if isinstance(form, Problem) else form)
     try:
         rates_of(request).request(rate_key(visit.caller, request))
         answer = refused(visit, scope)
         if answer is not None:
             return answer
-        if form is None:
-            return visit.message(413, text("wrong.400"), text("wrong.413_told"))
+        if isinstance(form, Problem):
+            raise form
         return function(visit)
     except Problem as problem:
         return visit.message(problem.status, text("wrong.400"), sentence(problem.detail))
@@ -205,14 +205,12 @@ def _answer(
         return visit.message(400, text("wrong.400"), sentence(str(error)))
 
 
-async def _form(request: Request) -> Mapping[str, str] | None:
-    """The fields of a small form; None: it is not small."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _FORM_BYTES:
-            return None
+async def _form(request: Request, services: Services) -> Mapping[str, str] | Problem:
+    """The fields of a small form, or why it could not be read: who may not come in is told that first."""
     try:
+        body = await small(request, services.settings.limits)
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_FIELDS))
+    except Problem as problem:
+        return problem
     except ValueError:
         return {}

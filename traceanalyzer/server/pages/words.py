@@ -247,7 +247,6 @@ TEXT: Mapping[str, str] = {
     "wrong.403": "This token may not do that",
     "wrong.403_told": "It would need the scope {scope!r}. Sign in with another token.",
     "wrong.400": "That cannot be done",
-    "wrong.413_told": "The form is larger than it may be.",
     "wrong.list": "To the list of traces",
     "wrong.login": "Sign in",
 }
