@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.server.asking import NOTHING, TRACE, client, kept, opened, path_of, sha256, until
+from traceanalyzer.server import ingest, storing
 from traceanalyzer.server.app import create_app
 from traceanalyzer.server.blobs import key_of_report, key_of_trace
+from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.text import now_ms
 from traceanalyzer.server.traces import Found
@@ -29,11 +33,8 @@ class FakeQueue:
         self.woken = 0
         self.workers = 1
 
-    def wake(self, _job_id: int | None = None) -> None:
+    def wake(self) -> None:
         self.woken += 1
-
-    def health(self) -> dict[str, object]:
-        return {"workers": self.workers}
 
 
 @pytest.fixture
@@ -298,3 +299,22 @@ def test_what_redaction_writes_is_what_the_server_looks_for(tmp_path: Path) -> N
     with opened(tmp_path / "server", redacted_only=True) as services:
         body = target.read_bytes()
         assert client(create_app(services)).put(path_of(body), content=body).status_code == 201
+
+
+def test_a_deletion_between_blob_and_row_waits_for_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "server") as services:
+        real = services.traces.add
+        deletion = threading.Thread(target=storing.forget, args=(services, sha256(TRACE)))
+
+        def meanwhile(*arguments: Any) -> bool:
+            deletion.start()
+            deletion.join(0.3)
+            return real(*arguments)
+
+        monkeypatch.setattr(services.traces, "add", meanwhile)
+        path = services.settings.incoming / "x.part"
+        path.write_bytes(TRACE)
+        received = ingest.Received(path, sha256(TRACE), len(TRACE), 1, None)
+        assert ingest.keep(services, received, Labels(), None).new
+        deletion.join(20)
+        assert kept(services) == NOTHING

@@ -51,6 +51,10 @@ def test_our_own_names_are_ours(tmp_path: Path, host: str) -> None:
         assert client(create_app(services)).get(LIST, headers={"Host": host}).status_code == 200
 
 
+def test_two_hosts_are_none(api: TestClient) -> None:
+    assert api.get(LIST, headers=[("Host", "127.0.0.1"), ("Host", "evil.example")]).status_code == 400
+
+
 def test_the_address_that_means_every_address_is_no_name(tmp_path: Path) -> None:
     with opened(tmp_path / "server", host="0.0.0.0") as services:
         assert client(create_app(services)).get(LIST, headers={"Host": "0.0.0.0:8321"}).status_code == 400
