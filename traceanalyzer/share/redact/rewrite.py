@@ -31,7 +31,7 @@ from traceanalyzer.trace.source import SourceStream
 
 _GZIP = 31
 """`wbits` of a gzip stream; its head holds neither a name nor a time."""
-_GZIP_LEVEL = 2
+_GZIP_LEVEL = 3
 _EVENTS = "traceEvents"
 _SCHEMA = "schema"
 
