@@ -81,6 +81,8 @@ def test_sending_it_again_changes_only_the_labels_that_are_given(services: Servi
     assert row is not None
     assert (row.name, row.model, row.engine, row.pinned) == ("first", "m", "vllm", True)
     assert (row.uploaded_at, row.uploaded_by) == (NOW, "0123456789ab")
+    services.traces.add(sha(1), 10, 20, Labels(pinned=False), "ba9876543210", NOW + 6)
+    assert services.traces.get(sha(1)).pinned, "letting it be deleted is not for who sends traces"  # type: ignore[union-attr]
     assert names(services.traces, text="vllm") == ["first"]
     assert len(services.jobs.of(sha(1))) == 1
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from obstore.exceptions import GenericError
 
 from tests.server.serving import until
 from tests.server.test_jobs_worker import SAMPLE, store
@@ -84,16 +85,13 @@ def test_every_job_runs_once(services: Services, start: Callable[[], Queue], chi
     before = [store(services, f"before {n}".encode()) for n in range(10)]
     running = start()
     after = [store(services, f"after {n}".encode()) for n in range(10)]
-    for job in after:
-        running.wake(job.id)
-        running.wake(job.id)
+    for _ in after:
         running.wake()
     until(lambda: services.traces.counts()["analysed"] == 20)
     assert set(children[0].values()) == {1}
     until(lambda: services.jobs.counts()["done"] == 20)
     assert {services.jobs.get(job.id).attempts for job in before + after} == {1}  # type: ignore[union-attr]
-    assert running.health()["workers"] == 2
-    until(lambda: running.health()["running"] == 0)
+    assert running.workers == 2
 
 
 def test_lost_locked_or_damaged_queue_file_loses_nothing(
@@ -102,8 +100,8 @@ def test_lost_locked_or_damaged_queue_file_loses_nothing(
     file = services.settings.folder / queue.FILE
     file.write_bytes(b"no database" * 1000)
     running = start()
-    first = store(services, b"first")
-    running.wake(first.id)
+    store(services, b"first")
+    running.wake()
     until(lambda: services.traces.counts()["analysed"] == 1)
     locked = sqlite3.connect(file, isolation_level=None)
     locked.execute("BEGIN EXCLUSIVE")
@@ -260,17 +258,57 @@ def test_stop_gives_running_children_the_grace_and_then_queues_them_again(
     assert (back.state, back.attempts) == ("queued", 0)
     assert not [p for p in psutil.Process().children(recursive=True) if "sleep.py" in " ".join(p.cmdline())]
     running.wake()
-    running.wake(job.id)
+    running.wake()
     assert services.jobs.get(job.id).state == "queued"  # type: ignore[union-attr]
 
 
-def test_health_tells_what_children_cannot_do(services: Services) -> None:
+def test_children_that_are_not_confined_are_told(
+    services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = {"network": "blocked", "files": "Landlock is not there", "processes": "blocked"}
+    monkeypatch.setattr(sandbox, "check", lambda _folder: found)
     running = Queue(services)
-    assert running.health()["network"] == "unknown"
     running.start()
     try:
-        until(lambda: running.health()["network"] != "unknown")
-        assert {running.health()[name] for name in ("network", "files", "processes")} == {"blocked"}
+        until(lambda: running.unconfined == {"files": "Landlock is not there"})
+    finally:
+        running.stop(5)
+    (record,) = (one for one in caplog.records if getattr(one, "event", "") == "unconfined")
+    assert (record.what, record.how) == ("files", "Landlock is not there")  # type: ignore[attr-defined]
+
+
+def test_children_are_confined_on_this_machine(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[dict[str, str]] = []
+    check = sandbox.check
+    monkeypatch.setattr(sandbox, "check", lambda folder: checked.append(check(folder)) or checked[-1])
+    running = Queue(services)
+    running.start()
+    try:
+        until(lambda: bool(checked))
+        assert set(checked[0].values()) == {"blocked"} and running.unconfined == {}
+    finally:
+        running.stop(5)
+
+
+def test_a_store_that_fails_costs_one_look_and_not_the_thread(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """obstore's errors are no `OSError` by themselves."""
+    monkeypatch.setattr(queue, "_LEAST_BETWEEN_SWEEPS_S", 0.01)
+    looks: list[int] = []
+
+    def fail(*_: object) -> Iterator[object]:
+        looks.append(1)
+        raise GenericError("a folder that cannot be read")
+        yield
+
+    monkeypatch.setattr("obstore.list", fail)
+    running = Queue(services)
+    running.start()
+    try:
+        until(lambda: len(looks) == 1)
+        running.short_of_space()
+        until(lambda: len(looks) == 2)
     finally:
         running.stop(5)
 

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -208,7 +209,9 @@ def test_pinning_analysing_again_and_trying_again(site: Site) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, f"/t/{MEMORY}")
     assert services.traces.get(MEMORY).pinned  # type: ignore[union-attr]
     assert "Unpin" in client.get(f"/t/{MEMORY}").text
-    client.post(f"/t/{MEMORY}/pin")
+    client.post(f"/t/{MEMORY}/pin")  # twice is once
+    assert services.traces.get(MEMORY).pinned  # type: ignore[union-attr]
+    client.post(f"/t/{MEMORY}/unpin")
     assert not services.traces.get(MEMORY).pinned  # type: ignore[union-attr]
     assert client.post(f"/t/{MEMORY}/analyse").status_code == 303
     job = services.jobs.of(MEMORY)[-1]
@@ -488,3 +491,11 @@ def test_a_broken_form_stores_nothing(site: Site, kind: str, body: bytes) -> Non
     assert "text/html" in answer.headers["content-type"]
     assert {row.sha256 for row in services.traces.find(Search()).rows} == {MEMORY, HOST}
     assert list(services.settings.incoming.iterdir()) == []
+
+
+def test_the_page_of_jobs_says_where_children_are_not_confined(site: Site) -> None:
+    client = signed_in(site, "read")
+    assert "Not confined" not in client.get("/jobs").text
+    site[0].state.queue = SimpleNamespace(unconfined={"files": "<Landlock> is not there"})
+    page = client.get("/jobs").text
+    assert "Not confined" in page and "files: &lt;Landlock&gt; is not there" in page

@@ -11,7 +11,7 @@ import pytest
 
 from traceanalyzer.server import recovery, retention, storing
 from traceanalyzer.server.blobs import REPORTS, key_of_report, key_of_trace
-from traceanalyzer.server.retention import Sweeper, Swept, sweep
+from traceanalyzer.server.retention import Sweeper, Swept
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.settings import Retention, Settings
 from traceanalyzer.server.traces import Found, Labels
@@ -67,12 +67,12 @@ def test_age_deletes_what_is_older_and_never_what_is_pinned(make: Open) -> None:
     services = make(keep_days=30)
     young, edge, old, pinned = (add(services, 1, 1), add(services, 2, 29.99), add(services, 3, 30.01),
                                 add(services, 4, 400, pinned=True))  # fmt: skip
-    assert sweep(services, NOW) == Swept(old=1)
+    assert Sweeper(services).sweep(NOW) == Swept(old=1)
     assert left(services) == {young, edge, pinned}
     assert services.blobs.size(key_of_report(old, "page.html")) is None
     entry = services.audit.recent()[0]
     assert (entry.actor, entry.action, entry.subject, entry.detail) == ("retention", "delete", old, "too old")
-    assert sweep(services, NOW) == Swept()
+    assert Sweeper(services).sweep(NOW) == Swept()
 
 
 def test_environments_have_their_own_age(make: Open) -> None:
@@ -82,7 +82,7 @@ def test_environments_have_their_own_age(make: Open) -> None:
     add(services, 5, 8, environment="ci")
     add(services, 6, 91)
     add(services, 7, 91, environment="production")
-    assert sweep(services, NOW).old == 3
+    assert Sweeper(services).sweep(NOW).old == 3
     assert left(services) == kept
 
 
@@ -90,7 +90,7 @@ def test_none_keeps_for_good_but_for_the_environments_that_say_otherwise(make: O
     services = make(keep_days=None, keep_days_by_environment={"ci": 1})
     kept = add(services, 1, 5000)
     add(services, 2, 2, environment="ci")
-    assert sweep(services, NOW).old == 1
+    assert Sweeper(services).sweep(NOW).old == 1
     assert left(services) == {kept}
 
 
@@ -100,7 +100,7 @@ def test_quota_deletes_the_oldest_and_no_more_than_needed(make: Open) -> None:
     gone = [add(services, n, 40 - n) for n in (2, 3)]
     kept = {add(services, n, 20 - n) for n in (4, 5, 6)}
     assert services.traces.stored_bytes() == 660
-    assert sweep(services, NOW) == Swept(over_quota=2)
+    assert Sweeper(services).sweep(NOW) == Swept(over_quota=2)
     assert left(services) == kept | {pinned}
     assert not set(gone) & left(services)
 
@@ -108,7 +108,7 @@ def test_quota_deletes_the_oldest_and_no_more_than_needed(make: Open) -> None:
 def test_quota_of_pinned_traces_ends(make: Open) -> None:
     services = make(keep_days=None, quota_bytes=50)
     pinned = {add(services, n, n, pinned=True) for n in range(3)}
-    assert sweep(services, NOW) == Swept()
+    assert Sweeper(services).sweep(NOW) == Swept()
     assert left(services) == pinned
 
 
@@ -121,12 +121,12 @@ def test_free_space_is_made_from_traces_only_where_they_fill_the_disk(
     services = make(keep_days=None, min_free_bytes=1000)
     traces = [add(services, n, 10 - n) for n in range(5)]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(0, 0, 1000))
-    assert sweep(services, NOW) == Swept()
+    assert Sweeper(services).sweep(NOW) == Swept()
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(0, 0, 850))
-    assert sweep(services, NOW) == Swept(for_space=2)
+    assert Sweeper(services).sweep(NOW) == Swept(for_space=2)
     assert left(services) == set(traces[2:])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(0, 0, 10))
-    crowded = sweep(services, NOW)
+    crowded = Sweeper(services).sweep(NOW)
     assert crowded.for_space == 0
     assert "not of traces" in str(crowded.held)
     assert left(services) == set(traces[2:])
@@ -156,7 +156,7 @@ def test_clock_that_jumps_deletes_nothing_for_a_day(make: Open, monkeypatch: pyt
 def test_clock_that_jumps_back_deletes_nothing(make: Open) -> None:
     services = make(keep_days=1)
     traces = {add(services, n, n / 30) for n in range(20)}
-    assert sweep(services, 0) == Swept()
+    assert Sweeper(services).sweep(0) == Swept()
     assert left(services) == traces
 
 
@@ -166,7 +166,7 @@ def test_few_or_a_minority_go_at_once(make: Open) -> None:
         add(services, n, 31)
     for n in range(12, 30):
         add(services, n, 1)
-    assert sweep(services, NOW) == Swept(old=12)
+    assert Sweeper(services).sweep(NOW) == Swept(old=12)
 
 
 def test_pinned_meanwhile_stays(make: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_pinned_meanwhile_stays(make: Open, monkeypatch: pytest.MonkeyPatch) -> 
         return real(of, sha256, even_pinned)
 
     monkeypatch.setattr(storing, "forget", forget)
-    sweep(services, NOW)
+    Sweeper(services).sweep(NOW)
     assert left(services) == {late}
 
 

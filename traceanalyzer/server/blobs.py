@@ -17,10 +17,11 @@ import shutil
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import obstore
+from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 from traceanalyzer.errors import InputError
@@ -88,7 +89,7 @@ class Blobs:
         source = _open_regular(path)
         try:
             if self._folder is None:
-                with os.fdopen(os.dup(source), "rb") as file:
+                with os.fdopen(os.dup(source), "rb") as file, _as_os_errors():
                     obstore.put(self._store, key, file)
             else:
                 os.fsync(source)
@@ -103,20 +104,22 @@ class Blobs:
             FileNotFoundError: there is nothing; raised by this call, not by the first piece.
         """
         _check_key(key)
-        return _pieces(obstore.get(self._store, key))
+        with _as_os_errors():
+            return _pieces(obstore.get(self._store, key))
 
     def size(self, key: str) -> int | None:
         """How many bytes are under a key; None: there is nothing."""
         _check_key(key)
         try:
-            return int(obstore.head(self._store, key)["size"])
+            with _as_os_errors():
+                return int(obstore.head(self._store, key)["size"])
         except FileNotFoundError:
             return None
 
     def delete(self, key: str) -> None:
         """Remove what is under a key, if anything."""
         _check_key(key)
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), _as_os_errors():
             obstore.delete(self._store, key)
         if self._folder is not None:
             with self._folders, suppress(OSError):  # others are in it still, or it never was
@@ -124,8 +127,9 @@ class Blobs:
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Every key that starts with `traces/`, `reports/` or a longer part that ends in a slash."""
-        for batch in obstore.list(self._store, prefix or None):
-            yield from (entry["path"] for entry in batch if _KEY.fullmatch(entry["path"]))
+        with _as_os_errors():
+            for batch in obstore.list(self._store, prefix or None):
+                yield from (entry["path"] for entry in batch if _KEY.fullmatch(entry["path"]))
 
     def _place(self, folder: Path, source: int, path: Path, target: Path) -> None:
         staged = folder / _STAGING / secrets.token_hex(16)
@@ -143,8 +147,18 @@ class Blobs:
 
 
 def _pieces(result: obstore.GetResult) -> Iterator[bytes]:
-    for piece in result.stream(min_chunk_size=_CHUNK):
-        yield bytes(piece)
+    with _as_os_errors():
+        for piece in result.stream(min_chunk_size=_CHUNK):
+            yield bytes(piece)
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """What a store says is wrong, as the `OSError` that everybody expects of a disk: obstore's errors are none."""
+    try:
+        yield
+    except BaseError as error:
+        raise OSError(errno.EIO, " ".join(str(error).split())[:300]) from error
 
 
 def _checked(sha256: str) -> str:

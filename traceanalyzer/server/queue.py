@@ -43,6 +43,7 @@ _RENEWED_AT_ONCE = 4
 _FIRST, _LATER = 10, 0
 _POLL_S = 0.5
 _PAUSE_S = 0.1
+_LEAST_BETWEEN_SWEEPS_S = 60.0
 _KILL_S = 10.0
 _DAY_MS = 86_400_000
 _TROUBLE = (OSError, sqlite3.Error, SQLAlchemyError, TraceAnalyzerError)
@@ -57,11 +58,12 @@ class Queue:
         self._stopping = threading.Event()
         self._kill = threading.Event()
         self._look = threading.Event()
+        self._tidy = threading.Event()
         self._lock = threading.Lock()
         self._queued: set[int] = set()
         self._running: set[int] = set()
         self._given_up: set[str] = set()
-        self._cannot: dict[str, str] = dict.fromkeys(("network", "files", "processes"), "unknown")
+        self._unconfined: dict[str, str] = {}
         self._tasks: _Tasks | None = None
         self._consumer: _Consumer | None = None
         self._clocks = [
@@ -97,6 +99,7 @@ class Queue:
         """Take no more jobs; those that run get `grace_s` seconds, then they are killed and queued again."""
         self._stopping.set()
         self._look.set()
+        self._tidy.set()
         if self._consumer is None:
             return
         self._consumer.stop_flag.set()
@@ -105,17 +108,23 @@ class Queue:
         self._kill.set()
         _join([*threads, *self._clocks], _KILL_S)
 
-    def wake(self, job_id: int | None = None) -> None:
-        """Say that a job is waiting: this one, or look which. It never fails: a look follows anyway."""
-        if job_id is None or not self._enqueue(job_id, _FIRST):
-            self._look.set()
+    def wake(self) -> None:
+        """Say that a job is waiting."""
+        self._look.set()
 
-    def health(self) -> dict[str, object]:
-        """Threads and running jobs, and what an analysis child cannot do here: "blocked", or in words why not."""
-        alive = 0 if self._consumer is None else sum(t.is_alive() for _, t in self._consumer.worker_threads)
-        with self._lock:
-            running = len(self._running)
-        return {"workers": alive, "running": running, **self._cannot}
+    def short_of_space(self) -> None:
+        """Say that an upload found no room: what may be deleted is looked for now, at most once a minute."""
+        self._tidy.set()
+
+    @property
+    def workers(self) -> int:
+        """How many worker threads are alive."""
+        return 0 if self._consumer is None else sum(thread.is_alive() for _, thread in self._consumer.worker_threads)
+
+    @property
+    def unconfined(self) -> dict[str, str]:
+        """What this machine lets an analysis child do although it should not: `network`, `files`, `processes`; why."""
+        return dict(self._unconfined)
 
     def refill(self) -> None:
         """Look through the jobs table: queue what is due, give back what nobody runs, renew old reports.
@@ -150,11 +159,16 @@ class Queue:
         while not self._stopping.is_set():
             _attempted("the retention cannot be kept", lambda: sweeper.sweep(now_ms()))
             _attempted("the store cannot be looked through", stray.look)
-            self._stopping.wait(self._services.settings.retention.sweep_s)
+            self._tidy.wait(self._services.settings.retention.sweep_s)
+            self._tidy.clear()
+            self._stopping.wait(_LEAST_BETWEEN_SWEEPS_S)
 
     def _check(self) -> None:
         with tempfile.TemporaryDirectory(dir=self._services.settings.work) as folder:
-            self._cannot = sandbox.check(Path(folder))
+            found = sandbox.check(Path(folder))
+        self._unconfined = {what: how for what, how in found.items() if how != "blocked"}
+        for what, how in self._unconfined.items():
+            _log.warning("an analysis child is not confined", extra={"event": "unconfined", "what": what, "how": how})
 
     def _give_back(self, job: Job, now: int) -> None:
         """A job that the table says is running, and that no thread of ours runs."""

@@ -55,12 +55,15 @@ class Stray:
         is stray then, too.
         """
         rows = self._rows()  # before the keys: a row that comes later has its blob already
-        keys = list(self._services.blobs.keys())
-        stray = {key for key in keys if _sha256(key) not in rows}
+        stray, missing = set(), {sha256 for sha256, state in rows.items() if state != "failed"}
+        for key in self._services.blobs.keys(""):
+            if _sha256(key) not in rows:
+                stray.add(key)
+            elif key.startswith("traces/"):
+                missing.discard(_sha256(key))
         deleted = sum(self._delete(key) for key in stray & self._seen)
         self._seen = stray - self._seen
-        there = {_sha256(key) for key in keys if key.startswith("traces/")}
-        marked = sum(self._mark(sha256) for sha256, state in rows.items() if state != "failed" and sha256 not in there)
+        marked = sum(self._mark(sha256) for sha256 in missing)
         if deleted or marked:
             _log.warning("store put right", extra={"event": "stray", "deleted": deleted, "marked": marked})
         return deleted, marked

@@ -36,9 +36,13 @@ class Swept:
     held: str | None = None
 
 
-def sweep(services: Services, now: int) -> Swept:
-    """Sweep once; `now` is epoch milliseconds."""
-    return Sweeper(services).sweep(now)
+@dataclass(frozen=True, slots=True)
+class _Age:
+    """Traces from before a time, epoch milliseconds: of one environment, or of all `but` some."""
+
+    before_ms: int
+    environment: str | None = None
+    but: tuple[str, ...] = ()
 
 
 class Sweeper:
@@ -63,30 +67,37 @@ class Sweeper:
         return swept
 
     def _delete_old(self, now: int) -> tuple[int, str | None]:
-        going = list(self._too_old(now))
+        ages = list(self._ages(now))
+        going = sum(self._services.traces.how_many(age.before_ms, age.environment, age.but) for age in ages)
         total = sum(self._services.traces.counts().values())
-        if len(going) <= max(_FEW, total / 2):
+        if going <= max(_FEW, total / 2):
             self._doubts_since = None
         else:
             self._doubts_since = self._doubts_since if self._doubts_since is not None else time.monotonic()
             if time.monotonic() - self._doubts_since < _DOUBT_S:
                 return 0, (
-                    f"{len(going)} of {total} traces are too old at once: unless the clock or the settings change, "
+                    f"{going} of {total} traces are too old at once: unless the clock or the settings change, "
                     "they are deleted after a day"
                 )
             self._doubts_since = None
-        return sum(self._delete(row, "too old") for row in going), None
+        return sum(self._delete_older(age) for age in ages), None
 
-    def _too_old(self, now: int) -> Iterator[TraceRow]:
-        """Every unpinned trace that is past its time."""
+    def _ages(self, now: int) -> Iterator[_Age]:
+        """From when on which traces are too old."""
         special = self._retention.keep_days_by_environment
-        count = max(1, sum(self._services.traces.counts().values()))
         for environment, days in special.items():
-            before = now - round(days * _DAY_MS)
-            yield from self._services.traces.oldest(count, before_ms=before, environment=environment)
+            yield _Age(now - round(days * _DAY_MS), environment)
         if self._retention.keep_days is not None:
-            before = now - round(self._retention.keep_days * _DAY_MS)
-            yield from self._services.traces.oldest(count, before_ms=before, but=list(special))
+            yield _Age(now - round(self._retention.keep_days * _DAY_MS), but=tuple(special))
+
+    def _delete_older(self, age: _Age) -> int:
+        deleted = 0
+        while rows := self._services.traces.oldest(_BATCH, age.before_ms, age.environment, age.but):
+            gone = sum(self._delete(row, "too old") for row in rows)
+            deleted += gone
+            if not gone:
+                break
+        return deleted
 
     def _delete_over_quota(self) -> int:
         if self._retention.quota_bytes is None:

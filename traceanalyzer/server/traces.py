@@ -210,16 +210,15 @@ class Traces:
         self, limit: int, before_ms: int | None = None, environment: str | None = None, but: Sequence[str] = ()
     ) -> Sequence[TraceRow]:
         """The oldest traces that are not pinned: of one environment, or of all `but` some."""
-        query = select(TraceRow).where(TraceRow.pinned.is_(False))
-        if before_ms is not None:
-            query = query.where(TraceRow.uploaded_at < before_ms)
-        if environment is not None:
-            query = query.where(TraceRow.environment == environment)
-        if but:
-            query = query.where(func.coalesce(TraceRow.environment, "").not_in(but))
-        query = query.order_by(TraceRow.uploaded_at).limit(limit)
+        query = select(TraceRow).where(*_unpinned(before_ms, environment, but))
         with self._database.reading() as session:
-            return session.scalars(query).all()
+            return session.scalars(query.order_by(TraceRow.uploaded_at).limit(limit)).all()
+
+    def how_many(self, before_ms: int, environment: str | None = None, but: Sequence[str] = ()) -> int:
+        """How many traces `oldest` would find without a limit."""
+        query = select(func.count()).select_from(TraceRow).where(*_unpinned(before_ms, environment, but))
+        with self._database.reading() as session:
+            return int(session.scalars(query).one())
 
     def counts(self) -> dict[str, int]:
         """How many traces there are in each state."""
@@ -235,10 +234,22 @@ class Traces:
             return int(session.scalars(query).one())
 
 
+def _unpinned(before_ms: int | None, environment: str | None, but: Sequence[str]) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [TraceRow.pinned.is_(False)]
+    if before_ms is not None:
+        conditions.append(TraceRow.uploaded_at < before_ms)
+    if environment is not None:
+        conditions.append(TraceRow.environment == environment)
+    if but:
+        conditions.append(func.coalesce(TraceRow.environment, "").not_in(but))
+    return conditions
+
+
 def _relabel(row: TraceRow, labels: Labels) -> None:
+    """Whoever sends a trace again may pin it, and not unpin it: that lets it be deleted, which is another scope's."""
     for label in _LABELS:
         value = getattr(labels, label)
-        if value is not None:
+        if value is not None and not (label == "pinned" and not value):
             setattr(row, label, value)
     row.words = _words(row)
 

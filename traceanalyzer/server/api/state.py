@@ -30,8 +30,8 @@ def health(request: Request) -> Health:
     except (SQLAlchemyError, TraceAnalyzerError) as error:
         raise Problem(503, "the database does not answer") from error
     queue = request.app.state.queue
-    if queue is not None and not queue.health()["workers"]:
-        raise Problem(503, "no analysis thread runs")
+    if queue is not None and queue.workers < services_of(request).settings.workers:
+        raise Problem(503, "an analysis thread has ended")
     return Health(status="ok")
 
 

@@ -31,9 +31,11 @@ def jobs(visit: Visit) -> Response:
     after = visit.asked("after") or None
     found = visit.services.jobs.recent(state or None, after, visit.services.settings.limits.page_size)
     here = _address(state)
+    queue = visit.request.app.state.queue
     return visit.page(
         "jobs.html",
         text("jobs.title"),
+        unconfined=[f"{what}: {how}" for what, how in sorted(queue.unconfined.items())] if queue is not None else [],
         choices=[Choice(_address(other), text(f"jobs.show.{other or 'all'}"), other == state) for other in _SHOWN],
         jobs=[job_line(job, _name(visit, job), visit.now) for job in found.rows],
         next=f"{here}{'&' if state else '?'}after={found.next}" if found.next else "",

@@ -55,10 +55,19 @@ def _renewing(last: Job | None) -> str:
 
 
 def pin(visit: Visit) -> Response:
-    """Keep a trace for good, or no longer."""
+    """Keep a trace for good."""
+    return _pinned(visit, True)
+
+
+def unpin(visit: Visit) -> Response:
+    """Keep a trace no longer than others: it may be deleted then."""
+    return _pinned(visit, False)
+
+
+def _pinned(visit: Visit, pinned: bool) -> Response:
     row = visit.trace()
-    visit.services.traces.pin(row.sha256, not row.pinned)
-    visit.note("unpin" if row.pinned else "pin", row.sha256)
+    visit.services.traces.pin(row.sha256, pinned)
+    visit.note("pin" if pinned else "unpin", row.sha256)
     return go(path_of(row.sha256))
 
 

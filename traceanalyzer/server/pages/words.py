@@ -216,6 +216,8 @@ TEXT: Mapping[str, str] = {
     # jobs
     "jobs.title": "Jobs",
     "jobs.lead": "One job is one analysis of one trace, in a process of its own with limits on memory and time.",
+    "jobs.unconfined.badge": "Not confined",
+    "jobs.unconfined": "This machine does not confine that process fully, so take traces only from people you trust:",
     "jobs.show": "Show",
     "jobs.show.all": "All",
     "jobs.show.dead": "Given up",
