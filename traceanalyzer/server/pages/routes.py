@@ -27,6 +27,7 @@ def router(services: Services) -> APIRouter:
     done: tuple[tuple[str, Page, str | None], ...] = (
         ("/t/{sha256}/share", sharing.share, sharing.SCOPE),
         ("/t/{sha256}/pin", trace.pin, "upload"),
+        ("/t/{sha256}/unpin", trace.unpin, "delete"),
         ("/t/{sha256}/analyse", trace.analyse, "upload"),
         ("/t/{sha256}/delete", trace.delete, "delete"),
         ("/links/{id}/revoke", sharing.revoke, sharing.SCOPE),
