@@ -341,6 +341,9 @@ def test_what_cannot_be_written_or_asked_is_one_line(tmp_path: Path) -> None:
     source = write(tmp_path, trace())
     with pytest.raises(InputError, match="cannot be written"):
         redact_file(source, tmp_path / "none" / "out.json.gz")
+    with pytest.raises(InputError, match="into itself"):
+        redact_file(source, source)
+    assert source.read_text() == json.dumps(trace())
     with pytest.raises(TraceAnalyzerError, match="no level"):
         redact_file(source, tmp_path / "out.json.gz", "much")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="does not exist"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -18,6 +18,7 @@ from msgspec import Raw
 from traceanalyzer.share.redact.levels import Tally
 from traceanalyzer.share.redact.places import ANNOTATIONS, COMPILED, INPUTS, OPS, PYTHON, Places
 from traceanalyzer.share.redact.shapes import Scrubbed
+from traceanalyzer.share.redact.written import joined
 from traceanalyzer.trace.salvage import DAMAGE, Events
 
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -184,14 +185,14 @@ class EventRewriter:
                 out.append((key, value))
             else:
                 out.append((self._key(key), self._walk(value, key if key != "name" else "", 0)))
-        return _joined(out)
+        return joined(out)
 
     def _metadata(self, raw: bytes, name: str | None) -> bytes:
         """What Kineto calls processes and threads."""
         place = _METADATA.get(name or "")
         if place is None:
             return self._walk(raw, "", 0)
-        return _joined(
+        return joined(
             (self._key(key), self._literal(value, place, None) if value[:1] == b'"' else self._walk(value, key, 0))
             for key, value in ((key, bytes(field)) for key, field in _OBJECT.decode(raw).items())
         )
@@ -210,7 +211,7 @@ class EventRewriter:
         if begin == b"[":
             return b"[" + b", ".join(self._walk(item, key, depth + 1) for item in _LIST.decode(raw)) + b"]"
         inner = _OBJECT.decode(raw).items()
-        return _joined((self._key(name), self._walk(value, name, depth + 1)) for name, value in inner)
+        return joined((self._key(name), self._walk(value, name, depth + 1)) for name, value in inner)
 
     def _key(self, key: str) -> str:
         """A key in its place, and counted."""
@@ -260,14 +261,3 @@ def _text(raw: Raw | None) -> str | None:
     """The text of a field; None where it is none."""
     value = b"" if raw is None else bytes(raw)
     return _plain(value) if value[:1] == b'"' else None
-
-
-def _joined(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    """An object. Two keys that have become the same are told apart."""
-    out: dict[str, bytes] = {}
-    for key, value in fields:
-        number, unique = 2, key
-        while unique in out:
-            unique, number = f"{key}#{number}", number + 1
-        out[unique] = value
-    return b"{" + b", ".join(msgspec.json.encode(key) + b": " + value for key, value in out.items()) + b"}"

@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from traceanalyzer.share.redact.levels import KINDS, LEVELS, VERSION, Level, Redaction, Tally, digest
 from traceanalyzer.share.redact.places import Places
+from traceanalyzer.share.redact.written import joined
 from traceanalyzer.trace.collector import read_block, section, word
 from traceanalyzer.trace.metadata import host_hash, is_known
 from traceanalyzer.trace.notes import DAMAGED_METADATA, NoteBook
@@ -188,13 +189,3 @@ def account(done: Redaction, block: Mapping[str, object] | None, book: NoteBook)
 
 def _level(said: str | None) -> Level:
     return next((level for level in LEVELS if level == said), "none")
-
-
-def joined(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    """An object."""
-    return b"{" + b", ".join(member(key, value) for key, value in fields) + b"}"
-
-
-def member(key: str, value: bytes) -> bytes:
-    """A key with what stands under it."""
-    return msgspec.json.encode(key) + b": " + value

@@ -86,7 +86,7 @@ _SPACED = frozenset((
     "Out split size", "Process Group Name", "Process Group Description", "Process Group Ranks", "Group size",
     "Global rank start", "Global rank stride", "Src Rank", "Dst Rank", "From Rank", "To Rank", "Comms Id",
     "Is asynchronized op", "grid dim", "block dim", "stream priority", "mem size", "GPU Time (us)", "CPU Time (us)",
-    "Num warps", "Kernel file", "Ev idx", "Wait Event Record Id", "wait on stream", "wait on event id",
+    "Num warps", "Op count", "Kernel file", "Ev idx", "Wait Event Record Id", "wait on stream", "wait on event id",
 ))  # fmt: skip
 """Keys of several words that PyTorch and Kineto write."""
 _FRAME = re.compile(

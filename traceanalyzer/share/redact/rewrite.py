@@ -8,7 +8,6 @@ too. What could be wrong: a file that changes between the two readings is redact
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from traceanalyzer.errors import CorruptTraceError, InputError
 from traceanalyzer.share.redact.events import EventRewriter
 from traceanalyzer.share.redact.known import learn
 from traceanalyzer.share.redact.levels import LEVELS, Level, Redaction, Tally
-from traceanalyzer.share.redact.metadata import BLOCK, REDACTION, MetadataRewriter, account, is_kept, joined, member
+from traceanalyzer.share.redact.metadata import BLOCK, REDACTION, MetadataRewriter, account, is_kept
 from traceanalyzer.share.redact.places import Places
 from traceanalyzer.share.redact.shapes import Shapes
+from traceanalyzer.share.redact.written import joined, member
 from traceanalyzer.trace.blocks import EventBlocks
 from traceanalyzer.trace.collector import SCHEMA, hides_host
 from traceanalyzer.trace.metadata import top_level
@@ -49,19 +49,21 @@ def redact_file(source: Path, target: Path, level: Level = "default") -> Redacti
         UnsupportedTraceError: it is no trace.
         CorruptTraceError: it is damaged beyond what can be examined.
     """
+    rewriting = _Rewriting(source, level)
+    if target.exists() and target.samefile(source):
+        raise InputError(f"{printable(target.name)} cannot be redacted into itself", "name another file")
     try:
         with target.open("wb") as out:
-            packer = isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, _GZIP)
-            rewriting = _Rewriting(source, level)
-            for piece in rewriting.pieces():
-                out.write(packer.compress(piece))
-            out.write(packer.flush())
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            target.unlink()
-        if isinstance(error, OSError):
-            raise InputError(f"{printable(target.name)} cannot be written: {error.strerror or 'I/O error'}") from error
-        raise
+            try:
+                packer = isal_zlib.compressobj(_GZIP_LEVEL, isal_zlib.DEFLATED, _GZIP)
+                for piece in rewriting.pieces():
+                    out.write(packer.compress(piece))
+                out.write(packer.flush())
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise InputError(f"{printable(target.name)} cannot be written: {error.strerror or 'I/O error'}") from error
     return rewriting.done()
 
 
