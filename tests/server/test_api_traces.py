@@ -16,6 +16,7 @@ from tests.server.asking import NOTHING, TRACE, client, kept, opened, path_of, s
 from traceanalyzer.server import ingest, storing
 from traceanalyzer.server.app import create_app
 from traceanalyzer.server.blobs import key_of_report, key_of_trace
+from traceanalyzer.server.database.engine import Busy
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.text import now_ms
@@ -75,11 +76,48 @@ def test_a_trace_is_stored_once_byte_by_byte(services: Services, api: TestClient
     assert [entry.action for entry in services.audit.recent(subject=HASH)] == ["upload", "upload"]
 
 
-def test_a_stored_trace_whose_blob_is_gone_is_taken_in_again(services: Services, api: TestClient) -> None:
+@pytest.mark.parametrize("before", ["queued", "failed", "analysed"])
+def test_a_stored_trace_whose_blob_is_gone_is_taken_in_again(services: Services, before: str) -> None:
+    queue = FakeQueue()
+    api = client(create_app(services, queue))  # type: ignore[arg-type]
+    api.put(PATH, content=TRACE, params={"model": "m"})
+    if before != "queued":
+        (job,) = services.jobs.of(HASH)
+        services.jobs.take(job.id, now_ms())
+        if before == "analysed":
+            services.traces.set_analysed(HASH, Found(), now_ms())
+            services.jobs.done(job.id, now_ms())
+        else:
+            services.jobs.dead(job.id, "the stored trace is gone", now_ms())
+    services.blobs.delete(key_of_trace(HASH))
+    assert api.head(PATH).status_code == 404  # so a client does not take it for stored, and sends it
+    woken = queue.woken
+    assert api.put(PATH, content=TRACE).status_code == 201
+    assert services.blobs.size(key_of_trace(HASH)) == len(TRACE)
+    assert api.head(PATH).headers["x-traceanalyzer-state"] == ("analysed" if before == "analysed" else "queued")
+    assert [job.state for job in services.jobs.unfinished()] == ["queued"]
+    assert queue.woken == woken + 1
+    row = services.traces.get(HASH)
+    assert row is not None
+    assert row.model == "m"
+    assert api.put(PATH, content=TRACE).status_code == 200
+
+
+def test_a_blob_that_cannot_be_analysed_again_is_not_kept(
+    services: Services, api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next try would find it stored, and its analysis would never be asked for."""
     api.put(PATH, content=TRACE)
     services.blobs.delete(key_of_trace(HASH))
-    assert api.put(PATH, content=TRACE).status_code == 200
-    assert services.blobs.size(key_of_trace(HASH)) == len(TRACE)
+
+    def busy(*_: object) -> None:
+        raise Busy("the database is busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(services.jobs, "requeue", busy)
+        assert api.put(PATH, content=TRACE).status_code == 503
+    assert services.blobs.size(key_of_trace(HASH)) is None
+    assert api.put(PATH, content=TRACE).status_code == 201
 
 
 def test_head_says_whether_a_trace_is_there(api: TestClient) -> None:
@@ -215,7 +253,7 @@ def test_two_servers_worth_of_metrics_are_counted_apart(services: Services, api:
     assert f"traceanalyzer_upload_bytes_total {float(len(TRACE))}" in text
     assert 'traceanalyzer_traces{state="queued"} 1.0' in text
     assert 'traceanalyzer_jobs{state="queued"} 1.0' in text
-    assert 'status="422"' in text
+    assert 'status="400"' in text
     for name in ("queue_age_seconds", "disk_free_bytes", "stored_bytes"):
         assert f"\ntraceanalyzer_{name} " in text
     assert HASH not in text

@@ -1,4 +1,4 @@
-"""Requests with a small body: a stranger is told so before it is read, and nobody fills the memory or stays for ever."""
+"""Requests with a small body: a stranger is told so before it is read; nobody fills the memory or stays for ever."""
 
 from __future__ import annotations
 

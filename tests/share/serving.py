@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer.status, answer.headers, answer.body, answer.drip_s)
             return
         if not seen.is_whole or hashlib.sha256(seen.body).hexdigest() != seen.sha256:
-            self._answer(422, {}, b'{"title": "wrong hash"}')
+            self._answer(400, {}, b'{"title": "wrong hash"}')
             return
         is_new = seen.sha256 not in self.server.stored
         self.server.stored[seen.sha256] = seen.body

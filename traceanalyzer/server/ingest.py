@@ -1,8 +1,9 @@
 """Takes a body in: written, hashed and checked piece by piece, then put in place, then acknowledged.
 
 The event loop only reads from the network. Each piece goes to one of a few threads and the loop reads on when it comes
-back, so a fast client waits and a hundred slow ones cost a few hundred kilobytes each. Nothing of a body that is
-refused, breaks off or is cancelled stays in `incoming/`.
+back, so a fast client waits and a hundred slow ones cost a few hundred kilobytes each. To unpack zstd takes megabytes,
+so such a body is checked when it has arrived, a few at a time; no client decides how long that takes. Nothing of a body
+that is refused, breaks off or is cancelled stays in `incoming/`.
 
 The order of the end: the file is synced, the blob is put in place, the row and its job are committed, the answer is
 sent. What could be wrong: between the blob and the row the process may be killed; the blob without a row is swept
@@ -39,10 +40,12 @@ from traceanalyzer.server.services import Services
 from traceanalyzer.server.settings import Limits, Settings
 from traceanalyzer.server.storing import exclusively
 from traceanalyzer.server.text import now_ms
+from traceanalyzer.trace.unpack import ZSTD, magic_of
 
 THREADS = 2
 """How many threads write, hash and check bodies: each keeps a core busy while bodies arrive fast."""
 
+_PIECE = 1 << 18
 _WAIT_FOR_TURN_S = 60.0
 _RETRY_S = "5"
 _REDACTED = ("default", "strict")
@@ -63,7 +66,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of an upload; `new` is False where the trace was stored already."""
+    """What became of an upload; `new` is False where the trace was stored already, with its bytes."""
 
     sha256: str
     bytes: int
@@ -84,6 +87,7 @@ class Ingest:
         self._limits = services.settings.limits
         self._threads = ThreadPoolExecutor(THREADS, "ingest")
         self._turns = asyncio.Semaphore(self._limits.parallel_uploads)
+        self._looks = asyncio.Semaphore(THREADS)
 
     async def receive(
         self, stream: AsyncIterator[bytes], sha256: str | None, labels: Labels, by: str | None, count: Count
@@ -107,14 +111,23 @@ class Ingest:
             async for piece in gathered(patient(stream, self._limits)):
                 count(len(piece))
                 await self._run(body.write, piece)
-            received = await self._run(body.finish)
-            keeping = self._run(keep, self._services, received, labels, by)
-            body.is_handed_on = True
-            # A request that is cancelled from here on changes nothing: the thread ends what it began.
-            return await asyncio.shield(keeping)
+            await self._run(body.arrived)
+            if not body.is_checked_late:
+                return await self._kept(body, labels, by)
+            async with self._looks:
+                while await self._run(body.look):
+                    pass
+                return await self._kept(body, labels, by)
         finally:
             body.drop()
             self._turns.release()
+
+    async def _kept(self, body: _Body, labels: Labels, by: str | None) -> Kept:
+        received = await self._run(body.finish)
+        keeping = self._run(keep, self._services, received, labels, by)
+        body.is_handed_on = True
+        # A request that is cancelled from here on changes nothing: the thread ends what it began.
+        return await asyncio.shield(keeping)
 
     async def _turn(self) -> None:
         try:
@@ -137,42 +150,62 @@ class _Body:
         self._hash = hashlib.sha256()
         self._inspection = Inspection(settings.limits)
         self._file: io.FileIO | None = None
+        self._written = self._looked_at = 0
         self._lock = threading.Lock()
         self._dropped = False
         self.is_handed_on = False
+        self.is_checked_late = False
 
     def open(self) -> None:
         """Make the file."""
         with self._held():
             refuse_full_disk(self._settings)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._file = io.FileIO(os.open(self._path, flags, 0o600), "w")
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = io.FileIO(os.open(self._path, flags, 0o600), "r+")
 
     def write(self, piece: bytes) -> None:
-        """Check the piece first: what is refused is not written."""
+        """Check the piece first: what is refused is not written. Of zstd only the size is checked yet."""
         with self._held():
             if self._dropped or self._file is None:
                 return
-            self._inspection.feed(piece)
+            if not self._written:
+                self.is_checked_late = magic_of(piece) == ZSTD
+            if self.is_checked_late:
+                _refuse_size(self._written + len(piece), self._settings.limits)
+            else:
+                self._inspection.feed(piece)
             self._hash.update(piece)
             refuse_full_disk(self._settings, len(piece))
             rest = memoryview(piece)
             while rest:
                 rest = rest[self._file.write(rest) :]
+            self._written += len(piece)
+
+    def arrived(self) -> None:
+        """Refuse bytes that are not the ones that were sent, before anything else is said about them."""
+        if self._sha256 not in (None, self._hash.hexdigest()):
+            raise Problem(400, "the body does not have this SHA-256; it was changed or cut on its way")
+
+    def look(self) -> bool:
+        """Check the next piece of what was written; False: there is none."""
+        with self._held():
+            if self._dropped or self._file is None:
+                return False
+            piece = os.pread(self._file.fileno(), _PIECE, self._looked_at)
+            self._looked_at += len(piece)
+            self._inspection.feed(piece)
+            return bool(piece)
 
     def finish(self) -> Received:
         """Check what the whole says, and let the disk have it."""
         with self._held():
             self._inspection.finish()
-            found = self._hash.hexdigest()
-            if self._sha256 not in (None, found):
-                raise Problem(422, "the body does not have this SHA-256; it was changed or cut on its way")
             if self._file is not None:
                 os.fsync(self._file.fileno())
             seen = self._inspection
             if self._settings.redacted_only and seen.redaction not in _REDACTED:
                 raise Problem(422, "this server takes redacted traces only: send it with `traceanalyzer upload`")
-            return Received(self._path, found, seen.bytes, seen.text_bytes, seen.redaction)
+            return Received(self._path, self._hash.hexdigest(), seen.bytes, seen.text_bytes, seen.redaction)
 
     def drop(self) -> None:
         """Close the file, and remove it unless it is handed on; a thread that still works on it does so itself."""
@@ -217,8 +250,9 @@ async def accept(
     try:
         kept = await run_in_threadpool(relabel, services, sha256, labels, token) if sha256 else None
         if kept is None:
-            if sha256:
-                _refuse_length(request.headers.get("content-length", ""), services.settings.limits)
+            declared = request.headers.get("content-length", "")
+            if sha256 and declared.isdecimal():
+                _refuse_size(int(declared), services.settings.limits)
             kept = await state.ingest.receive(stream, sha256, labels, token, partial(rates_of(request).uploaded, key))
     except BaseException:
         state.metrics.uploaded("refused")
@@ -230,8 +264,8 @@ async def accept(
     return kept
 
 
-def _refuse_length(declared: str, limits: Limits) -> None:
-    if declared.isdecimal() and int(declared) > limits.max_body_bytes:
+def _refuse_size(size: int, limits: Limits) -> None:
+    if size > limits.max_body_bytes:
         raise Problem(413, f"a trace may have {limits.max_body_bytes} bytes")
 
 
@@ -245,19 +279,21 @@ def keep(services: Services, received: Received, labels: Labels, by: str | None)
     key = key_of_trace(sha256)
     try:
         with exclusively(sha256):
-            known = services.traces.get(sha256) is not None
+            missing = services.traces.get(sha256) is None or services.blobs.size(key) is None
             try:
-                if not known or services.blobs.size(key) is None:
+                if missing:
                     services.blobs.put_file(key, received.path)
                 new = services.traces.add(
                     sha256, received.bytes, received.text_bytes, labels, by, now_ms(), received.redaction
                 )
+                if missing and not new:  # its bytes were lost; its job may have ended without them
+                    services.jobs.requeue(sha256, "upload")
             except BaseException:
-                if not known:
+                if missing:
                     with suppress(OSError):
                         services.blobs.delete(key)
                 raise
-            return Kept(sha256, received.bytes, _state(services, sha256), new)
+            return Kept(sha256, received.bytes, _state(services, sha256), missing)
     finally:
         received.path.unlink(missing_ok=True)
 

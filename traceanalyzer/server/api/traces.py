@@ -66,6 +66,8 @@ def head_trace(request: Request, sha256: Sha256, _by: Looker) -> Response:
     """Say whether a trace is stored."""
     services = services_of(request)
     row = _found(services, sha256)
+    if services.blobs.size(key_of_trace(sha256)) is None:  # lost: a client that hears so sends it again
+        raise _none()
     return Response(headers={STATE: row.state, "Content-Length": str(row.bytes), **_raw_headers(row)})
 
 
@@ -82,7 +84,7 @@ def get_trace(request: Request, sha256: Sha256, by: Reader) -> Response:
         pieces = services.blobs.open(key_of_trace(sha256))
         first = next(pieces, b"")
     except FileNotFoundError as error:
-        raise Problem(404, "there is no such trace") from error
+        raise _none() from error
     services.audit.note(by.name, "download", sha256)
     media_type = "application/gzip" if first.startswith(GZIP) else "application/octet-stream"
     headers = {STATE: row.state, "Content-Length": str(row.bytes), **_raw_headers(row)}
@@ -97,7 +99,7 @@ def delete_trace(request: Request, sha256: Sha256, by: Deleter) -> Response:
     """Delete a trace with its report and links."""
     services = services_of(request)
     if not storing.forget(services, sha256):
-        raise Problem(404, "there is no such trace")
+        raise _none()
     services.audit.note(by.name, "delete", sha256)
     return Response(status_code=204)
 
@@ -124,8 +126,12 @@ def address(request: Request) -> str:
 def _found(services: Services, sha256: str) -> Trace:
     row = services.traces.get(sha256)
     if row is None:
-        raise Problem(404, "there is no such trace")
+        raise _none()
     return row
+
+
+def _none() -> Problem:
+    return Problem(404, "there is no such trace")
 
 
 def _raw_headers(row: Trace) -> dict[str, str]:
