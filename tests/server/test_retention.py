@@ -160,7 +160,15 @@ def test_clock_that_jumps_back_deletes_nothing(make: Open) -> None:
     assert left(services) == traces
 
 
-def test_few_or_a_minority_go_at_once(make: Open) -> None:
+def test_a_clock_that_jumps_deletes_nothing_on_a_small_server_either(make: Open) -> None:
+    services = make(keep_days=90)
+    traces = {add(services, n, n) for n in range(3)}
+    swept = Sweeper(services).sweep(NOW + 200 * DAY)
+    assert swept.old == 0 and "3 of 3 traces" in str(swept.held)
+    assert left(services) == traces
+
+
+def test_a_minority_goes_at_once(make: Open) -> None:
     services = make(keep_days=30)
     for n in range(12):
         add(services, n, 31)

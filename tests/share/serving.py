@@ -172,6 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is not None and not answer.is_right:
             self._answer(answer.status, answer.headers, answer.body, answer.drip_s)
             return
+        if seen.sha256 in self.server.stored and not size:  # other labels: the body of a known trace is not read
+            self._answer(200, {}, json.dumps({"sha256": seen.sha256}).encode())
+            return
         if not seen.is_whole or hashlib.sha256(seen.body).hexdigest() != seen.sha256:
             self._answer(400, {}, b'{"title": "wrong hash"}')
             return

@@ -115,6 +115,19 @@ def test_what_was_sent_is_not_sent_again(server: Scripted, trace: Path, capsys: 
     assert len(server.whole_puts) == 2
 
 
+def test_other_labels_reach_a_trace_that_the_server_has(server: Scripted, trace: Path) -> None:
+    assert upload(server, trace, "-q") == 0
+    for words in (["--state", trace.with_name("other.sqlite3")], []):  # the server knows it; the state knows it
+        before = len(server.seen)
+        assert upload(server, trace, "-q", "--label", "environment=prod", *words) == 0
+        assert [(seen.method, len(seen.body)) for seen in server.seen[before:]] == [("HEAD", 0), ("PUT", 0)]
+        assert server.seen[-1].labels == {"environment": "prod"}
+    server.stored.clear()
+    before = len(server.seen)
+    assert upload(server, trace, "-q", "--label", "environment=prod") == 0
+    assert [seen.method for seen in server.seen[before:]] == ["HEAD"]
+
+
 def test_the_state_is_for_its_owner_only(server: Scripted, trace: Path, tmp_path: Path) -> None:
     assert upload(server, trace, "-q") == 0
     folder = tmp_path / "state" / "traceanalyzer"

@@ -22,7 +22,6 @@ from traceanalyzer.server.traces import TraceRow
 _log = logging.getLogger("traceanalyzer.server")
 _DAY_MS = 86_400_000
 _DOUBT_S = 86_400.0
-_FEW = 10
 _BATCH = 500
 
 
@@ -70,7 +69,7 @@ class Sweeper:
         ages = list(self._ages(now))
         going = sum(self._services.traces.how_many(age.before_ms, age.environment, age.but) for age in ages)
         total = sum(self._services.traces.counts().values())
-        if going <= max(_FEW, total / 2):
+        if going <= max(1, total / 2):
             self._doubts_since = None
         else:
             self._doubts_since = self._doubts_since if self._doubts_since is not None else time.monotonic()

@@ -148,7 +148,17 @@ class Server:
             OSError: the file cannot be read.
         """
         size = path.stat().st_size
-        body = self._body(path, size, report)
+        return self._put(sha256, size, self._body(path, size, report), labels)
+
+    def relabel(self, sha256: str, labels: Mapping[str, str]) -> None:
+        """Give a trace that the server has other labels: it does not read the body then.
+
+        Raises:
+            Failure: the server has not confirmed it, or has the trace no more.
+        """
+        self._put(sha256, 0, b"", labels)
+
+    def _put(self, sha256: str, size: int, body: Iterator[bytes] | bytes, labels: Mapping[str, str]) -> str:
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         with self._answer("PUT", sha256, content=body, headers=headers, params=dict(labels)) as answer:
             text = _bounded(answer)

@@ -123,6 +123,9 @@ class Uploader:
     def _before(self, offer: Offer, known: Known) -> Sent:
         if known.status == "refused" or known.page is None:
             raise Refused(f"{known.reason} (earlier; not sent again unless it changes)", is_final=True)
+        # What was deleted there since was sent all the same.
+        if self._labels and known.sha256 is not None and self._server.has(known.sha256):
+            self._server.relabel(known.sha256, self._labels)
         return Sent(offer.path.name, known.page, 0, {})
 
     def _send(self, offer: Offer, key: Key, insist: Say | None) -> Sent:
@@ -186,6 +189,8 @@ class Uploader:
     def _exchange(self, sha256: str, copy: Path, labels: Mapping[str, str]) -> tuple[str, int]:
         """The address of the trace's page, and how many bytes were sent for it."""
         if self._server.has(sha256):
+            if self._labels:  # those of the file were sent with it; the user's may be new
+                self._server.relabel(sha256, self._labels)
             return self._server.page(sha256), 0
         return self._server.put(sha256, copy, labels, self._report), copy.stat().st_size
 
