@@ -309,6 +309,36 @@ def test_everything_can_be_done_by_keyboard(chrome: Any, tmp_path: Path) -> None
         shown.page.wait_for_url("**/login")
 
 
+def test_a_link_in_a_ticket_opens_the_page_for_who_is_signed_in(chrome: Any, tmp_path: Path) -> None:
+    with Live(tmp_path / "server") as live, window(chrome, live) as shown:
+        fill(live.services)
+        _, token = live.services.tokens.make("someone", ["read", "upload"])
+        ticket = (
+            f'<a href="{live.url}/t/{MEMORY}">the trace</a>'
+            f'<form method="post" action="{live.url}/t/{MEMORY}/pin"><button>Pin</button></form>'
+        )
+        shown.context.route(
+            "http://tickets.example/**", lambda route: route.fulfill(body=ticket, content_type="text/html")
+        )
+        shown.go("/login")
+        shown.page.fill("input[name=token]", token)
+        shown.page.press("input[name=token]", "Enter")
+        shown.page.wait_for_url(f"{live.url}/")
+        shown.page.goto("http://tickets.example/1")
+        shown.page.click("a")
+        shown.page.wait_for_url(f"{live.url}/**")
+        assert shown.page.url == f"{live.url}/t/{MEMORY}"
+        assert "llama.pt.trace.json.gz" in shown.page.inner_text("h1")
+        live.services.traces.pin(MEMORY, False)
+        shown.page.goto("http://tickets.example/1")
+        with shown.page.expect_response(f"{live.url}/t/{MEMORY}/pin") as answered:
+            shown.page.click("button")
+        assert answered.value.status == 403
+        row = live.services.traces.get(MEMORY)
+        assert row is not None
+        assert not row.pinned
+
+
 def test_no_page_complains_or_asks_anybody_else(chrome: Any, filled: Live) -> None:
     with window(chrome, filled) as shown:
         for path in paths(filled):

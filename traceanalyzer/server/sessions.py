@@ -2,7 +2,7 @@
 
 The token itself is never in a cookie. A session ends when its token is revoked, expires or is replaced, for the token
 is looked up each time; signing out only makes the browser forget. What could be wrong: a stolen cookie works as long,
-so it is `HttpOnly` and `SameSite=Strict`, and `Secure` where the server is reached by HTTPS.
+so it is `HttpOnly` and `SameSite=Lax`, and `Secure` where the server is reached by HTTPS.
 """
 
 from __future__ import annotations

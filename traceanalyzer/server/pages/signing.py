@@ -41,7 +41,7 @@ def signed_in(visit: Visit) -> Response:
         path="/",
         secure=visit.address().startswith("https:"),
         httponly=True,
-        samesite="strict",
+        samesite="lax",
     )
     return answer
 
@@ -49,7 +49,7 @@ def signed_in(visit: Visit) -> Response:
 def logout(visit: Visit) -> Response:
     """Let the browser forget its session."""
     answer = go("/login")
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
     return answer
 
 
