@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.server.serving import command, sha256, trace_gz
 from traceanalyzer.errors import InputError
+from traceanalyzer.server import restore as restoring
 from traceanalyzer.server.backup import backup
 from traceanalyzer.server.blobs import REPORTS, key_of_report, key_of_trace
 from traceanalyzer.server.folder import claimed
@@ -203,6 +205,77 @@ def test_links_and_devices_are_refused(saved: Path, tmp_path: Path, kind: bytes)
         tar.addfile(info)
     with pytest.raises(InputError, match="does not belong"):
         restore(tmp_path / "bad.tar", tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+
+
+def headed(path: Path, name: str, data: bytes, headers: dict[str, str]) -> Path:
+    """A tar of one member with extended headers of its own."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo(name)
+        info.size, info.pax_headers = len(data), headers
+        tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def sparse(size: str, layout: str) -> dict[str, str]:
+    return {"GNU.sparse.map": layout, "GNU.sparse.size": size, "GNU.sparse.numblocks": "1"}
+
+
+TRACE = f"traces/{'a' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "told"),
+    [
+        ("nonsense", sparse(str(3 << 30), "0,1"), "does not belong"),
+        (TRACE, sparse(str(3 << 30), "0,1"), "does not belong"),
+        ("server.sqlite3", sparse(str(3 << 30), "0,1"), "does not belong"),
+        ("nonsense", {}, "does not belong"),
+        (TRACE, {"size": str(3 << 30)}, "cut off"),
+        (TRACE, {"size": "-512"}, "cut off|no backup"),
+        (TRACE, {"GNU.sparse.map": "a,b"}, "no backup"),
+        (TRACE, {"GNU.sparse.map": "0,1", "GNU.sparse.size": "zz"}, "no backup"),
+        (TRACE, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "x"}, "no backup"),
+    ],
+)
+def test_a_head_is_looked_at_before_anything_of_its_member_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, headers: dict[str, str], told: str
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(restoring, "_copied", lambda stream, part: written.append(part) or "")
+    bad = headed(tmp_path / "bad.tar", name, b"x", headers)
+    assert bad.stat().st_size <= 10_240
+    with pytest.raises(InputError, match=told):
+        restore(bad, tmp_path / "new")
+    assert not written
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+
+
+def test_a_chain_of_heads_is_refused(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("x")
+    head.type = tarfile.XHDTYPE
+    (tmp_path / "bad.tar").write_bytes(head.tobuf() * 5000)
+    with pytest.raises(InputError, match="no backup"):
+        restore(tmp_path / "bad.tar", tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "CREATE TABLE traces (name TEXT)",
+        "CREATE VIEW traces AS SELECT 1",
+        "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('0001')",
+        "CREATE TABLE alembic_version (number INTEGER)",
+    ],
+)
+def test_a_database_of_somebody_else_is_one_line(tmp_path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.sqlite3")) as other:
+        other.executescript(statements)
+    contents = relisted([("server.sqlite3", (tmp_path / "other.sqlite3").read_bytes())])
+    bad = write(tmp_path / "bad.tar", contents)
+    done = command("restore", str(bad), "--folder", str(tmp_path / "new"))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "no server's" in done.stderr
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
 
 

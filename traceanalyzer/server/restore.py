@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.backup import DATABASE, MANIFEST, SCHEMA, Told, sync_folder
@@ -37,6 +38,7 @@ _REPORT = re.compile(rf"reports/([0-9a-f]{{64}})/({'|'.join(map(re.escape, REPOR
 _STAGING = ".restoring"
 _CHUNK = 1 << 20
 _LARGEST_MANIFEST = 512 << 20
+_LONGEST_REASON = 200
 
 
 def restore(source: Path, folder: Path, watch: Callable[[int], None] | None = None) -> Told:
@@ -73,21 +75,30 @@ def restore(source: Path, folder: Path, watch: Callable[[int], None] | None = No
 
 def _checked(source: Path, settings: Settings, watch: Callable[[int], None]) -> Told:
     try:
-        with tarfile.open(source, mode="r:") as tar:
-            told, manifest = _read(tar, settings, watch)
-    except (tarfile.TarError, EOFError) as error:
+        with source.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(0)
+            with tarfile.open(fileobj=stream, mode="r:") as tar:
+                told, manifest = _read(tar, size, settings, watch)
+    # tarfile lets out what headers that somebody made up bring it to, as they are: numbers that are none, and chains.
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{source.name} is no backup, or was cut off: {error}") from error
     _compare(told, manifest, source.name)
     _check_database(settings, told)
     return told
 
 
-def _read(tar: tarfile.TarFile, settings: Settings, watch: Callable[[int], None]) -> tuple[Told, Any]:
+def _read(tar: tarfile.TarFile, size: int, settings: Settings, watch: Callable[[int], None]) -> tuple[Told, Any]:
+    """Every member of a file of `size` bytes; nothing of one is written before its head has been looked at."""
     blobs, told, manifest = Blobs(settings), Told(), None
     for member in tar:
         name = member.name
-        if manifest is not None or name in told.members or not member.isreg():
+        # A sparse member says in some bytes that it is as large as it likes.
+        is_plain = member.isreg() and not member.issparse()
+        if manifest is not None or name in told.members or not is_plain or not _belongs(name):
             raise InputError(f"the backup holds {name[:120]!r}, which does not belong there")
+        if not 0 <= member.size <= size - member.offset_data:
+            raise InputError(f"the backup was cut off within {name}")
         stream = tar.extractfile(member)
         if stream is None:
             raise InputError(f"the backup holds {name[:120]!r}, which cannot be read")
@@ -109,6 +120,10 @@ def _read(tar: tarfile.TarFile, settings: Settings, watch: Callable[[int], None]
     return told, manifest
 
 
+def _belongs(name: str) -> bool:
+    return name in (DATABASE, MANIFEST) or bool(_TRACE.fullmatch(name) or _REPORT.fullmatch(name))
+
+
 def _put(name: str, digest: str, part: Path, blobs: Blobs, settings: Settings) -> None:
     """Move `part` to where `name` belongs; nothing of the name but hexadecimal digits becomes part of a path."""
     if name == DATABASE:
@@ -119,8 +134,6 @@ def _put(name: str, digest: str, part: Path, blobs: Blobs, settings: Settings) -
         blobs.put_file(key_of_trace(found[1]), part)
     elif found := _REPORT.fullmatch(name):
         blobs.put_file(key_of_report(found[1], found[2]), part)
-    else:
-        raise InputError(f"the backup holds {name[:120]!r}, which does not belong there")
 
 
 def _copied(stream: IO[bytes], part: Path) -> str:
@@ -167,6 +180,9 @@ def _check_database(settings: Settings, told: Told) -> None:
         database.upgrade()
         with database.reading() as session:
             missing = [one for one in session.scalars(select(Trace.sha256)) if f"traces/{one}" not in told.members]
+    except SQLAlchemyError as error:
+        why = str(error).partition("\n")[0][:_LONGEST_REASON]
+        raise InputError(f"the database in the backup is no server's: {why}") from error
     finally:
         database.close()
     if missing:
