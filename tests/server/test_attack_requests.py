@@ -133,10 +133,38 @@ def test_the_log_says_routes_and_no_addresses(
     lines = [json.loads(logs.JsonLines().format(record)) for record in caplog.records]
     assert [line["status"] for line in lines[:2]] == [201, 201]
     assert lines[0]["received"] == len(TRACE)
-    assert lines[0]["route"].endswith("/traces/{sha256}")
+    assert lines[0]["route"] == "/api/v1/traces/{sha256}"
     text = json.dumps(lines)
     for secret in (link, "secret-model", sha256(TRACE)):
         assert secret not in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("GET", "/", "/"),
+        ("HEAD", "/jobs", "/jobs"),
+        ("GET", PATH.removeprefix("/api/v1/traces").replace("/", "/t/", 1), "/t/{sha256}"),
+        ("GET", "/s/" + "x" * 43, "/s/{secret}"),
+        ("GET", "/static/server.css", "/static/{name}"),
+        ("POST", "/login", "/login"),
+        ("POST", "/upload", "/upload"),
+        ("GET", PATH, "/api/v1/traces/{sha256}"),
+        ("GET", f"{PATH}/report", "/api/v1/traces/{sha256}/report"),
+        ("DELETE", "/api/v1/links/0123456789ab", "/api/v1/links/{id}"),
+        ("GET", "/api/v1/health", "/api/v1/health"),
+        ("GET", "/metrics", "/metrics"),
+        ("GET", "/.env", "-"),
+    ],
+)
+def test_a_request_is_counted_by_its_route(
+    api: TestClient, caplog: pytest.LogCaptureFixture, method: str, path: str, route: str
+) -> None:
+    caplog.set_level(logging.INFO, "traceanalyzer.requests")
+    status = api.request(method, path).status_code
+    assert [record.__dict__["route"] for record in caplog.records if record.name == "traceanalyzer.requests"] == [route]
+    counted = f'traceanalyzer_requests_total{{method="{method}",route="{route}",status="{status}"}} 1.0'
+    assert counted in api.get("/metrics").text
 
 
 def test_a_traceback_in_the_log_holds_no_token(services: Services) -> None:

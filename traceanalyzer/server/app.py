@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from traceanalyzer import __version__
 from traceanalyzer.server import problems
-from traceanalyzer.server.api import links, reports, state, traces
+from traceanalyzer.server.api import PREFIX, links, reports, state, traces
 from traceanalyzer.server.gate import Drained, Gate
 from traceanalyzer.server.headers import SecurityHeaders
 from traceanalyzer.server.ingest import Ingest
@@ -30,7 +30,6 @@ from traceanalyzer.server.sessions import Sessions
 if TYPE_CHECKING:
     from traceanalyzer.server.queue import Queue
 
-PREFIX = "/api/v1"
 _ABOUT = "Keeps PyTorch profiler traces, analyses them and shares the reports. Errors are RFC 9457 problems."
 
 
@@ -58,10 +57,8 @@ def create_app(services: Services, queue: Queue | None = None) -> FastAPI:
     app.state.sessions = Sessions.open(services.settings.secret_path)
     app.state.ingest = Ingest(services)
     problems.install(app)
-    api = APIRouter(prefix=PREFIX)
     for module in (traces, reports, links, state):
-        api.include_router(module.router)
-    app.include_router(api)
+        app.include_router(module.router)
     app.add_api_route("/metrics", state.metrics, include_in_schema=False, methods=["GET"])
     app.include_router(pages(services))
     return app

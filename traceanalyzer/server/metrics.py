@@ -76,12 +76,14 @@ class Metrics:
     def _see_analyses(self) -> None:
         query = (
             select(Job.state, Job.started_at, Job.finished_at)
-            .where(Job.finished_at > self._seen_until, Job.started_at.is_not(None), Job.state.in_(_ENDED))
+            .where(Job.finished_at > self._seen_until, Job.state.in_(_ENDED))
             .order_by(Job.finished_at)
         )
         with self._database.reading() as session:
             ended = session.execute(query).all()
         for state, started_at, finished_at in ended:
+            if started_at is None or finished_at is None:
+                continue
             self._analyses.labels(state).observe(max(0, finished_at - started_at) / 1000)
             self._seen_until = finished_at
 

@@ -13,12 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from traceanalyzer.server.access import Caller, needs, services_of
+from traceanalyzer.server.api import PREFIX
 from traceanalyzer.server.api.shapes import LinkId, LinkInfo, LinkList, LinkRequest, NewLink, Sha256
 from traceanalyzer.server.api.traces import address
 from traceanalyzer.server.bodies import small
 from traceanalyzer.server.problems import Problem, documented
 
-router = APIRouter(tags=["links"])
+router = APIRouter(prefix=PREFIX, tags=["links"])
 Reader = Annotated[Caller, Depends(needs("read"))]
 _COMMON = documented(400, 401, 403, 404, 422, 429, 503)
 _JSON = "application/json"

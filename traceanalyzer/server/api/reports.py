@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from traceanalyzer.server.access import Caller, needs, services_of
+from traceanalyzer.server.api import PREFIX
 from traceanalyzer.server.api.shapes import Sha256, TraceState
 from traceanalyzer.server.api.traces import STATE
 from traceanalyzer.server.blobs import key_of_report
@@ -20,7 +21,7 @@ from traceanalyzer.server.problems import Problem, documented
 
 Format = Literal["html", "json", "md"]
 RETRY_S = 2
-router = APIRouter(tags=["reports"])
+router = APIRouter(prefix=PREFIX, tags=["reports"])
 Reader = Annotated[Caller, Depends(needs("read"))]
 
 _KINDS: dict[Format, tuple[str, str]] = {

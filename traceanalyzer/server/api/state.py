@@ -14,10 +14,11 @@ from traceanalyzer import __version__
 from traceanalyzer.errors import TraceAnalyzerError
 from traceanalyzer.server import metrics as prometheus
 from traceanalyzer.server.access import Caller, needs, services_of
+from traceanalyzer.server.api import PREFIX
 from traceanalyzer.server.api.shapes import Health, Version
 from traceanalyzer.server.problems import Problem, documented
 
-router = APIRouter(tags=["state"])
+router = APIRouter(prefix=PREFIX, tags=["state"])
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 Reader = Annotated[Caller, Depends(needs("read"))]
 

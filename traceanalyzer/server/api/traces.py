@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from traceanalyzer.server import ingest, storing
 from traceanalyzer.server.access import Caller, needs, services_of
+from traceanalyzer.server.api import PREFIX
 from traceanalyzer.server.api.shapes import LabelsQuery, SearchQuery, Sha256, Stored, TraceInfo, TraceList
 from traceanalyzer.server.blobs import key_of_trace
 from traceanalyzer.server.database.models import Trace
@@ -26,7 +27,7 @@ from traceanalyzer.server.traces import Search
 from traceanalyzer.trace.unpack import GZIP
 
 STATE = "X-Traceanalyzer-State"
-router = APIRouter(tags=["traces"])
+router = APIRouter(prefix=PREFIX, tags=["traces"])
 Uploader = Annotated[Caller, Depends(needs("upload"))]
 Reader = Annotated[Caller, Depends(needs("read"))]
 Looker = Annotated[Caller, Depends(needs("read", "upload"))]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from traceanalyzer.server.pages import jobs, listing, rendering, sending, sharing, signing, trace
 from traceanalyzer.server.pages.visit import Page, page
 from traceanalyzer.server.services import Services
 
+_SHOWN = ("GET", "HEAD")
 _FOR_GOOD = "public, max-age=31536000, immutable"
 
 
@@ -36,12 +40,17 @@ def router(services: Services) -> APIRouter:
         ("/logout", signing.logout, None),
     )
     for path, function, scope in shown:
-        made.add_route(path, page(function, services, scope), methods=["GET"], include_in_schema=False)
+        _add(made, path, page(function, services, scope), _SHOWN)
     for path, function, scope in done:
-        made.add_route(path, page(function, services, scope), methods=["POST"], include_in_schema=False)
-    made.add_route("/upload", sending.receiving(services), methods=["POST"], include_in_schema=False)
-    made.add_route("/static/{name}", _static, methods=["GET"], include_in_schema=False)
+        _add(made, path, page(function, services, scope), ("POST",))
+    _add(made, "/upload", sending.receiving(services), ("POST",))
+    _add(made, "/static/{name}", _static, _SHOWN)
     return made
+
+
+def _add(made: APIRouter, path: str, endpoint: Callable[..., Any], methods: Sequence[str]) -> None:
+    """As a route of FastAPI's: it leaves in the request which it is, so that the log and the metrics can tell."""
+    made.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False, response_class=Response)
 
 
 def _static(request: Request) -> Response:
