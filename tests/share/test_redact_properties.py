@@ -157,7 +157,7 @@ def texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(documents(), st.sampled_from(("default", "strict")))
 def test_a_secret_never_survives_and_numbers_do(document: tuple[str, str], level: Any) -> None:
     secret, written = document
@@ -182,7 +182,7 @@ WORDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=7).map("".join))
 def test_a_redacted_annotation_reads_as_the_same_step(name: str) -> None:
     after = annotation(name, name)
