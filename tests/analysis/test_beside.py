@@ -66,6 +66,22 @@ def test_a_window_unlike_the_rest_is_named(trace: Trace, step: float | None, sai
     assert ("window_not_typical" in codes(report)) == said
 
 
+@pytest.mark.parametrize(
+    ("profiled", "unprofiled", "logged", "said"),
+    [(9, 5, 195.0, False), (1, 40, 130.0, False), (9, 40, 130.0, True), (9, 40, 195.0, False), (9, 5, None, False)],
+)
+def test_a_few_slow_steps_do_not_make_a_window_unlike_the_rest(
+    trace: Trace, profiled: int, unprofiled: int, logged: float | None, said: bool
+) -> None:
+    """The first steps after a start are slow; and a window that is like all steps of the log is typical."""
+    cost = {"phase": "decode", "step_us": 193.0, "profiled_steps": profiled,
+            "unprofiled_step_us": 1460.0, "unprofiled_steps": unprofiled}  # fmt: skip
+    report = reported(trace, overhead=cost, steplog={"decode_period_p50_us": logged})
+    assert ("window_not_typical" in codes(report)) == said
+    known = report.profiling
+    assert (known is not None and known.overhead_share is not None) == (profiled >= 8 and unprofiled >= 16)
+
+
 def test_the_blocks_figures_reach_the_document(trace: Trace) -> None:
     report = reported(
         trace,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceanalyzer.analysis.timeline import Timeline
-from traceanalyzer.trace.collector import number, section
+from traceanalyzer.trace.collector import number, section, word
 from traceanalyzer.trace.tables import Note, Trace
 
 FULL_CLOCK = 0.9
@@ -23,6 +23,8 @@ HELD_DOWN = 0.05
 """Share of the window in which something held the clock down, from which on that is worth saying."""
 UNUSUAL = 0.15
 """Relative difference between a window's decode step and that of the unprofiled ones, above which it is not typical."""
+LEAST_PROFILED, LEAST_UNPROFILED = 8, 16
+"""Of so many steps a median is compared with another."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,42 @@ def notes(lines: Sequence[Timeline]) -> list[Note]:
     return list(found.values())
 
 
-def _unusual(trace: Trace) -> float | None:
-    """By how much the window's decode step differs from the unprofiled one, where that is much."""
+@dataclass(frozen=True, slots=True)
+class ProfiledStep:
+    """The median step of one phase under the profiler and without it, in microseconds; None where too few were seen."""
+
+    phase: str | None
+    us: float | None
+    unprofiled_us: float | None
+
+
+def profiled_step(trace: Trace) -> ProfiledStep:
+    """What recording cost the run, as the recorder measured it.
+
+    A median of a few steps says nothing: the first ones after a start are slow, whoever watches.
+    """
     cost = section(trace.metadata.collector, "overhead")
-    step, usual = number(cost, "step_us"), number(cost, "unprofiled_step_us")
-    if usual is None:
-        usual = number(section(trace.metadata.collector, "steplog"), "decode_period_p50_us")
-        step = None if cost.get("phase") != "decode" else step
-    if not step or not usual:
-        return None
-    difference = step / usual - 1.0
+
+    def median(key: str, count: str, least: int) -> float | None:
+        steps = number(cost, count)
+        return None if steps is not None and steps < least else number(cost, key)
+
+    return ProfiledStep(
+        phase=word(cost, "phase"),
+        us=median("step_us", "profiled_steps", LEAST_PROFILED),
+        unprofiled_us=median("unprofiled_step_us", "unprofiled_steps", LEAST_UNPROFILED),
+    )
+
+
+def _unusual(trace: Trace) -> float | None:
+    """By how much the window's decode step differs from the usual one, where that is much and nothing speaks against.
+
+    Usual is the median without the profiler and, for decode, the median of all steps in the log: a step that agrees
+    with either is not unusual.
+    """
+    step = profiled_step(trace)
+    logged = number(section(trace.metadata.collector, "steplog"), "decode_period_p50_us")
+    usual = [step.unprofiled_us, logged if step.phase == "decode" else None]
+    differences = [step.us / us - 1.0 for us in usual if us and step.us]
+    difference = min(differences, key=abs, default=0.0)
     return difference if abs(difference) > UNUSUAL else None

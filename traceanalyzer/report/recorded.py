@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal
 
+from traceanalyzer.analysis.beside import profiled_step
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.report import document as doc
 from traceanalyzer.report.strings.redaction import REDACTED
@@ -22,12 +23,11 @@ _LEVELS: tuple[Literal["none", "default", "strict"], ...] = ("none", "default", 
 
 def profiling(trace: Trace) -> doc.Profiling | None:
     """What recording cost: the step within the window against the steps far from any; None where not measured."""
-    cost = section(trace.metadata.collector, "overhead")
-    step, usual = number(cost, "step_us"), number(cost, "unprofiled_step_us")
-    if step is None and usual is None:
+    step = profiled_step(trace)
+    if step.us is None and step.unprofiled_us is None:
         return None
-    share = step / usual - 1.0 if step is not None and usual else None
-    return doc.Profiling(step_us=step, unprofiled_step_us=usual, overhead_share=share)
+    share = step.us / step.unprofiled_us - 1.0 if step.us is not None and step.unprofiled_us else None
+    return doc.Profiling(step_us=step.us, unprofiled_step_us=step.unprofiled_us, overhead_share=share)
 
 
 def service(trace: Trace) -> doc.Service | None:

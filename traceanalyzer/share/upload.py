@@ -1,7 +1,7 @@
 """Sends traces: each is redacted into a private copy, which is what is hashed, named and sent; the copy then goes.
 
 Nothing is sent twice: the state says what was sent from here, and the server is asked before a body travels. What could
-be wrong: a server that has deleted a trace since is not asked again while the state remembers it.
+be wrong: the sidecar does not ask again for what it has sent, so what the server deleted since does not come back.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class Uploader:
         """
         key = self._key(offer)
         with self._state.hold(key, wait_s) as is_held:
-            known = self._state.find(key)
-            if known is not None:
-                return self._before(offer, known)
+            before = self._before(offer, self._state.find(key))
+            if before is not None:
+                return before
             if not is_held:
                 raise Busy(f"another upload is sending {offer.path.name}")
             try:
@@ -120,11 +120,15 @@ class Uploader:
         path = os.fsencode(offer.path.resolve()).decode("utf-8", "backslashreplace")
         return Key(path, offer.signature, self._level, str(redact.VERSION), self._base)
 
-    def _before(self, offer: Offer, known: Known) -> Sent:
-        if known.status == "refused" or known.page is None:
+    def _before(self, offer: Offer, known: Known | None) -> Sent | None:
+        """What became of it earlier; None: it is to be sent, also where the server has lost or deleted it since."""
+        if known is None:
+            return None
+        if known.status == "refused" or known.sha256 is None or known.page is None:
             raise Refused(f"{known.reason} (earlier; not sent again unless it changes)", is_final=True)
-        # What was deleted there since was sent all the same.
-        if self._labels and known.sha256 is not None and self._server.has(known.sha256):
+        if not self._server.has(known.sha256):
+            return None
+        if self._labels:
             self._server.relabel(known.sha256, self._labels)
         return Sent(offer.path.name, known.page, 0, {})
 
