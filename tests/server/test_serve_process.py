@@ -162,6 +162,18 @@ def test_with_a_token_it_listens_everywhere_and_asks_for_it(tmp_path: Path) -> N
             assert client.get("/api/v1/traces", headers={"Authorization": f"Bearer {token}"}).status_code == 200
 
 
+def test_what_a_client_says_of_its_address_is_not_believed(tmp_path: Path) -> None:
+    """Or whoever tries tokens from this machine would be somebody new for every try."""
+    folder = tmp_path / "server"
+    with serving(folder, "--workers", "0") as server:
+        make_token(folder, "read")
+        for number in range(70):
+            address = {"X-Forwarded-For": f"203.0.113.{number}", "X-Forwarded-Proto": "https"}
+            answer = server.ask("GET", "/api/v1/traces", headers=address)
+        assert answer.status_code == 429
+        assert server.ask("GET", "/api/v1/traces").status_code == 429
+
+
 def test_ipv6(tmp_path: Path) -> None:
     with serving(tmp_path / "server", "--host", "::1") as server:
         assert server.url.startswith("http://[::1]:")
@@ -284,3 +296,11 @@ def test_an_interrupt_from_the_keyboard_ends_it_too(tmp_path: Path) -> None:
     with serving(tmp_path / "server") as server:
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(60) == 0
+
+
+def test_the_server_loads_no_tables_and_no_charts() -> None:
+    """They are the children's: here they would cost 70 MB and a second of every start."""
+    heavy = ("pandas", "pyarrow", "vl_convert", "torch", "hta")
+    script = f"import sys, traceanalyzer.server.running; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"

@@ -1,53 +1,24 @@
-"""Reads recordings into columnar traces."""
+"""Reads recordings into columnar traces.
+
+What is named here is loaded when it is first asked for: whoever only opens, redacts or checks a trace loads no tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from traceanalyzer.trace import notes
-from traceanalyzer.trace.folder import trace_files, traces_in
-from traceanalyzer.trace.kineto import read_kineto
-from traceanalyzer.trace.recording import MANIFEST, Manifest, find, read_recording
-from traceanalyzer.trace.tables import DeviceProperties, Metadata, Note, Source, Trace
+if TYPE_CHECKING:
+    from traceanalyzer.trace.reading import read_trace, read_traces
+    from traceanalyzer.trace.tables import DeviceProperties, Metadata, Note, Source, Trace
 
 __all__ = ["DeviceProperties", "Metadata", "Note", "Source", "Trace", "read_trace", "read_traces"]
 
 
-def read_trace(path: str | Path) -> Trace:
-    """Read one trace file, or standard input for "-".
-
-    Raises:
-        TraceAnalyzerError: one line that says what is wrong with the file and what to do; see `read_kineto`.
-    """
-    return read_kineto(path)
-
-
-def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
-    """Read several files, folders and recordings: of a folder every trace in it, sorted by name.
-
-    Of a recording its windows are read, as many as memory should hold; see `trace.recording`.
-
-    Raises:
-        TraceAnalyzerError: as `read_trace`; also for no path at all, for a folder without traces, and for one with
-            several recordings.
-    """
-    if not paths:
-        return [read_trace(file) for file in trace_files(paths)]
-    traces: list[Trace] = []
-    for path in paths:
-        manifest = _recording(path)
-        if manifest is not None:
-            traces += read_recording(manifest, read_trace)
-            continue
-        found = [read_trace(file) for file in trace_files([path])]
-        if str(path) != "-" and (Path(path) / MANIFEST).is_file():
-            unreadable = Note(notes.RECORDING_UNREADABLE, notes.SEVERITY[notes.RECORDING_UNREADABLE])
-            found[0] = replace(found[0], quality=(unreadable, *found[0].quality))
-        traces += found
-    return traces
-
-
-def _recording(path: str | Path) -> Manifest | None:
-    return None if str(path) == "-" else find(Path(path), traces_in)
+def __getattr__(name: str) -> Any:
+    """Load what is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{'reading' if name.startswith('read_') else 'tables'}")
+    value = globals()[name] = getattr(module, name)
+    return value
