@@ -336,3 +336,14 @@ def test_files_of_different_runs_are_an_error(capsys: pytest.CaptureFixture[str]
         assert_one_error(shown.err)
         assert SAMPLE.name in shown.err
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["token", "--help"]])
+def test_the_list_of_commands_has_whole_sentences(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(words) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert len(listed) >= 3
+    assert [line for line in listed if line.endswith("...") or not line.endswith(".")] == []

@@ -18,25 +18,30 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, only e
 
 
 def backup(file: _File, folder: Folder = None, force: _Force = False, quiet: _Quiet = False) -> None:
-    """Write all of a server to one file, also while it runs: traces, reports, labels, tokens (hashed), links, audit.
+    """Write all of a server to one file, also while it runs.
 
-    The file holds what the traces hold: keep it as private as the server's folder.
+    In it are traces, reports, labels, tokens (hashed), links and the audit log. The file holds what the traces hold:
+    keep it as private as the server's folder.
     """
     need_server()
-    place = target("FILE", file, (), lambda _text: False, force).path
+    place = target("FILE", file, (), None, force).path
     if place is None or (place.exists() and not place.is_file()):
         raise InputError("a backup goes to a file")
     from traceanalyzer.server.backup import backup as write
     from traceanalyzer.server.settings import Settings
 
+    settings = Settings(folder=folder_of(folder))
     with Progress(quiet) as progress:
-        told = write(Settings(folder=folder_of(folder)), place, lambda traces: progress.show(f"{traces} traces"))
+        told = write(settings, place, lambda traces: progress.show(f"{traces} traces"))
     if not quiet:
-        say(f"wrote {place}: {told.traces} traces, {told.bytes / 1e6:.1f} MB")
+        say(f"wrote {place}: {told.traces} traces, {told.bytes / 1e6:.1f} MB, from {settings.folder}")
 
 
 def restore(file: _File, folder: Folder = None, quiet: _Quiet = False) -> None:
-    """Fill an empty folder from a backup; every trace and report is compared with its SHA-256."""
+    """Fill an empty folder from a backup.
+
+    Every trace and report is compared with its SHA-256.
+    """
     need_server()
     source = Path(file)
     if "\0" in file or not source.is_file():

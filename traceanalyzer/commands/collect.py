@@ -13,7 +13,7 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_int
 
 
 def collect(context: typer.Context) -> None:
-    """Record a run as it is: traceanalyzer collect [options] -- COMMAND... (see collect --help)."""
+    """Record a run as it is: collect [options] -- COMMAND."""
     if os.name != "posix":
         raise InputError("collect runs on Linux and macOS")
     from traceanalyzer.collect.supervisor import main

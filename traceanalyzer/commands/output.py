@@ -43,18 +43,20 @@ class Target:
             _write_file(self.path, text)
 
 
-def target(option: str, value: str, inputs: Sequence[str], is_ours: Callable[[str], bool], force: bool) -> Target:
+def target(
+    option: str, value: str, inputs: Sequence[str], is_ours: Callable[[str], bool] | None, force: bool
+) -> Target:
     """Check that `value` can be written to, before any work is done.
 
     Args:
         option: the option that `value` was given to, for the messages.
         value: "-" or a file name.
         inputs: the paths that are read; none of them may be written to.
-        is_ours: whether the text of an existing file is an earlier result, which may be replaced.
+        is_ours: whether the text of an existing file is an earlier result, which may be replaced; None: no file may.
         force: replace any file.
 
     Raises:
-        InputError: the place is a folder, is in none, is an input, or holds somebody else's file.
+        InputError: the place is a folder, is in none, is an input, or holds a file that is to stay.
     """
     if value == STDOUT:
         return Target(None)
@@ -70,7 +72,7 @@ def target(option: str, value: str, inputs: Sequence[str], is_ours: Callable[[st
     return Target(path)
 
 
-def _check(option: str, path: Path, inputs: Sequence[str], is_ours: Callable[[str], bool], force: bool) -> None:
+def _check(option: str, path: Path, inputs: Sequence[str], is_ours: Callable[[str], bool] | None, force: bool) -> None:
     if path.is_dir():
         raise InputError(f"{option}: {path} is a folder", "name a file in it")
     if not path.parent.is_dir():
@@ -82,10 +84,13 @@ def _check(option: str, path: Path, inputs: Sequence[str], is_ours: Callable[[st
     if any(Path(name).exists() and path.samefile(name) for name in inputs if name != STDOUT):
         raise InputError(f"{option}: {path} is the input", "name another file")
     if path.is_file() and not force and not _holds_ours(path, is_ours):
-        raise InputError(f"{option}: {path} exists and was not written by this command", "--force replaces it")
+        whose = "" if is_ours is None else " and was not written by this command"
+        raise InputError(f"{option}: {path} exists{whose}", "--force replaces it")
 
 
-def _holds_ours(path: Path, is_ours: Callable[[str], bool]) -> bool:
+def _holds_ours(path: Path, is_ours: Callable[[str], bool] | None) -> bool:
+    if is_ours is None:
+        return False
     with path.open(encoding="utf-8", errors="replace") as stream:
         text = stream.read(_LARGEST_RESULT)
     return not text or is_ours(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -61,9 +62,10 @@ def serve(
     redacted_only: _RedactedOnly = False,
     grace: _Grace = _GRACE_S,
 ) -> None:
-    """Run the server: uploads, analyses, reports and share links, on SQLite and a local folder.
+    """Run the server: uploads, analyses, reports and share links.
 
-    Says where it listens on standard error and runs until SIGTERM or Ctrl-C.
+    It keeps everything in one folder, in SQLite and as files. It says where it listens on standard error, and runs
+    until SIGTERM or Ctrl-C.
     """
     need_server()
     numbers = {"max-body-mb": max_body_mb, "keep-days": keep_days, "quota-gb": quota_gb, "min-free-gb": min_free_gb}
@@ -84,7 +86,22 @@ def serve(
         workers=workers,
     )
     settings = _with_limits(settings, max_body_mb, min_free_gb, analysis_memory_gb)
-    raise typer.Exit(run(_with_retention(settings, keep_days, keep_days_for or (), quota_gb, min_free_gb), grace))
+    settings = _with_retention(settings, keep_days, keep_days_for or (), quota_gb, min_free_gb)
+    _refuse_open_doors(settings)
+    raise typer.Exit(run(settings, grace))
+
+
+def _refuse_open_doors(settings: Settings) -> None:
+    """Refuse what `run` would refuse later, before a folder is made: without a database there is no token."""
+    from traceanalyzer.server.running import refuse_open_doors
+
+    if settings.database_file is None or settings.database_file.exists():
+        return
+    try:
+        refuse_open_doors(settings, any_token=False)
+    except InputError as error:
+        make = f"traceanalyzer token create NAME --folder {shlex.quote(str(settings.folder))}"
+        raise InputError(error.message, f"make one: {make}") from error
 
 
 def _with_limits(settings: Settings, body_mb: float | None, free_gb: float | None, memory_gb: float | None) -> Settings:

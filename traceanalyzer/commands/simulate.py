@@ -97,9 +97,10 @@ def simulate(
     force: _Force = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Write the trace of a simulated run, and its truth beside it as NAME.truth.json.
+    """Write the trace of a simulated run, and its truth beside it.
 
-    Durations come from a cost model, not from a card: it is for testing what reads traces, not for predicting speed.
+    The truth is NAME.truth.json. Durations come from a cost model, not from a card: it is for testing what reads
+    traces, not for predicting speed.
     """
     words: dict[str, object] = {"model": model, "gpu": gpu, "mode": mode, "dtype": dtype, "weights": weights, "kv": kv}
     words |= {"kv_cache": kv_cache, "attention": attention, "sampler": sampler}

@@ -49,6 +49,7 @@ def create(name: _Name, scope: _Scopes = "upload,read", expires: _Expires = None
     """Make a token and print it; it cannot be shown again. From the first one on, the server asks for tokens."""
     seconds = None if expires is None else _duration(expires)
     with _opened(folder, make=True) as services:
+        place = services.settings.folder
         scopes = [part.strip() for part in scope.split(",") if part.strip()]
         made, text = services.tokens.make(name, scopes, seconds)
         try:
@@ -58,7 +59,8 @@ def create(name: _Name, scope: _Scopes = "upload,read", expires: _Expires = None
             services.tokens.revoke(made.id)
             raise
         services.audit.note("command line", "token.create", made.id, f"{made.name}: {made.scopes}")
-    say(f"token {made.id} may {made.scopes.replace(',', ', ')}; expires: {_day(made.expires_at) or 'never'}")
+    scoped, ends = made.scopes.replace(",", ", "), _day(made.expires_at) or "never"
+    say(f"token {made.id} of the server in {place} may {scoped}; expires: {ends}")
 
 
 @token.command("list")
@@ -67,10 +69,11 @@ def show(folder: Folder = None) -> None:
     from traceanalyzer.server.text import now_ms
 
     with _opened(folder) as services:
-        now = now_ms()
+        place, now = services.settings.folder, now_ms()
         rows = [_HEADER, *(_cells(row, now) for row in services.tokens.list())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    say(f"the tokens of the server in {place}")
     write_stdout("\n".join(lines) + "\n")
 
 
@@ -78,13 +81,13 @@ def show(folder: Folder = None) -> None:
 def revoke(id: _Id, folder: Folder = None) -> None:
     """End a token at once; sessions that began with it end, too."""
     with _opened(folder) as services:
+        place = services.settings.folder
         if not services.tokens.revoke(id):
             known = services.tokens.get(id) is not None
-            raise InputError(
-                "this token is revoked already" if known else "there is no token with this id", "token list"
-            )
+            what = "this token is revoked already" if known else "there is no token with this id"
+            raise InputError(f"{what} in {place}", "token list shows them; --folder names another server's folder")
         services.audit.note("command line", "token.revoke", id)
-    say(f"token {id} is revoked")
+    say(f"token {id} of the server in {place} is revoked")
 
 
 @contextmanager

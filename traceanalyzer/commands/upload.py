@@ -87,10 +87,10 @@ def upload(
     token: _Argument = None,
     quiet: _Quiet = False,
 ) -> None:
-    """Redact traces and send them to a server; print the address of each one's page.
+    """Redact traces, send them to a server and print their pages.
 
-    What was sent is remembered, so that the same command sends only what is new. With --watch it does so again and
-    again until it is told to stop.
+    A page is printed by its address, one a line. What was sent is remembered, so that the same command sends only
+    what is new. With --watch it does so again and again until it is told to stop.
     """
     from traceanalyzer.share.address import KEEP_IT_APART, refuse_tokens
     from traceanalyzer.share.upload import checked_labels
@@ -106,7 +106,9 @@ def upload(
         _preview(paths, level, quiet)
         return
     if to is None:
-        raise InputError("--to is missing: nobody is sent to", "--to https://host, or --dry-run to see what would be")
+        raise InputError(
+            "--to is missing: where should the traces go?", "--to https://host, or --dry-run to see what would be"
+        )
     with contextlib.ExitStack() as stack:
         _on_signals(stack)
         server, base = _server(to, token_file, limit, proxy, ca_file, insecure_http)

@@ -31,12 +31,14 @@ from pathlib import Path
 from typing import IO
 
 from sqlalchemy import delete, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from traceanalyzer import __version__
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.blobs import REPORTS, Blobs, key_of_report, key_of_trace
 from traceanalyzer.server.database import engine
 from traceanalyzer.server.database.models import Trace
+from traceanalyzer.server.folder import sync_folder
 from traceanalyzer.server.settings import Settings
 
 SCHEMA = 1
@@ -79,7 +81,7 @@ def backup(settings: Settings, target: Path, watch: Watch = _ignore) -> Told:
     if not file.is_file():
         raise InputError(f"the folder {settings.folder} holds no server's database")
     told = Told()
-    with _staging(target) as (stream, staging):
+    with _staging(target, settings.folder) as (stream, staging):
         copied = Settings(folder=staging, blob_url=settings.blob_url)
         _copy_database(file, staging / DATABASE)
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -150,7 +152,7 @@ class _Reading:
 
 
 @contextmanager
-def _staging(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
+def _staging(target: Path, source: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A file beside `target` that takes its name at the end, and a folder for what is needed until then."""
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
@@ -163,7 +165,9 @@ def _staging(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
         part.replace(target)
         sync_folder(target.parent)
     except sqlite3.Error as error:
-        raise InputError(f"the database cannot be copied: {error}") from error
+        raise InputError(f"the database in {source} cannot be copied: {error}") from error
+    except SQLAlchemyError as error:
+        raise InputError(f"the database in {source} is no server's") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -229,12 +233,3 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o600
     return info
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
