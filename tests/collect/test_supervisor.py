@@ -272,3 +272,14 @@ def test_a_recording_that_cannot_start_leaves_nothing(short: Path, tmp_path: Pat
     assert list(short.iterdir()) == []
     (folder,) = (entry for entry in (tmp_path / "out").iterdir() if entry.is_dir())
     assert json.loads((folder / "recording.json").read_text())["finished_at"]
+
+
+@pytest.mark.parametrize(("trap", "code"), [("", 6), ("trap 'exit 9' USR2; ", 9)])
+def test_in_mode_full_the_signal_is_the_commands_where_it_handles_it(trap: str, code: int, tmp_path: Path) -> None:
+    script = trap + "echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 0.25; done; exit 6"
+    with running.started(["bash", "-c", script], tmp_path / "out") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(running.TIMEOUT_S) == code
+        assert ("--mode full records everything" in process.stderr.read()) == (not trap)

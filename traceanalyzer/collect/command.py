@@ -13,6 +13,7 @@ import resource
 import select
 import signal
 import sys
+from pathlib import Path
 from typing import Callable, Mapping, NoReturn, Sequence
 
 from .launch import NOT_EXECUTABLE, NOT_FOUND, LaunchError
@@ -95,6 +96,15 @@ class Command:
         if self.status is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
+
+    def would_die_of(self, number: int) -> bool:
+        """Whether it neither handles nor ignores a signal; False where the system does not say (proc(5))."""
+        try:
+            lines = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+            facts = dict(line.split(":", 1) for line in lines if line.startswith(("SigCgt:", "SigIgn:")))
+            return not any(int(mask, 16) >> (number - 1) & 1 for mask in facts.values()) and bool(facts)
+        except (OSError, ValueError):
+            return False
 
     @property
     def exit_code(self) -> int | None:

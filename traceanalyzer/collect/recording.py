@@ -141,6 +141,11 @@ class Recording:
         self._end = exit_code, signal
         self._ends.set()
 
+    @property
+    def ended_by(self) -> int | None:
+        """The signal that ended the command; None where it left by itself, or runs."""
+        return self._end[1]
+
     def remove(self) -> int:
         """Remove the runtime folder, unless processes of the command still run in it: their number."""
         left = self.runtime.alive()

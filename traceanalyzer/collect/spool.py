@@ -300,8 +300,9 @@ class Spool:
         files, size = entry["files"], sum(file["bytes"] for file in entry["files"])
         path = str(self.folder / files[0]["name"] if len(files) == 1 else self.folder)
         many = f" of {len(files)} processes" if len(files) > 1 else ""
+        steps = f"{files[0]['steps']} step" + ("" if files[0]["steps"] == 1 else "s")
         say(
-            f"window {entry['number']}{many} ({entry['reason']}): {path}, {files[0]['steps']} steps, {size} bytes; "
+            f"window {entry['number']}{many} ({entry['reason']}): {path}, {steps}, {size} bytes; "
             f"next: traceanalyzer report {shlex.quote(path)}"
         )
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Iterator
 if TYPE_CHECKING:
     from .recording import Recording
 
+_FEW = 8
+"""So few steps of a window say little."""
+
 
 def lines(recording: Recording, left: int) -> Iterator[str]:
     """The lines, without a prefix. `left`: processes of the command that run on."""
@@ -33,6 +36,9 @@ def lines(recording: Recording, left: int) -> Iterator[str]:
             f"{_count(steps, 'step')} in {_count(len(files), 'file')}, {size / 1e6:.1f} MB; "
             f"next: traceanalyzer report {shlex.quote(_shown(recording))}"
         )
+        most = max(file.get("steps") or 0 for file in files)
+        if most < _FEW and all(file.get("closed_by") == "time" for file in files):
+            yield f"no window held more than {_count(most, 'whole step')}: a longer one holds more (--window 20s)"
 
 
 def _why_nothing(recording: Recording) -> Iterator[str]:
@@ -41,7 +47,7 @@ def _why_nothing(recording: Recording) -> Iterator[str]:
             "no process with torch reported: none imported it, or the environment did not reach it (python -I, sudo, "
             "a daemon that starts it); see traceanalyzer collect --check"
         )
-    elif not any(recording.steps.values()):
+    elif not any(recording.steps.values()) and recording.ended_by is None:
         yield (
             f"torch was seen in {_count(len(recording.seen), 'process', 'processes')} but no step of a model that is "
             "known: name what one step calls by --step MODULE:CLASS.METHOD"

@@ -135,11 +135,7 @@ class Supervisor:
 
     def _signal(self, command: Command, number: int) -> None:
         recording = self._recording
-        if number == signal.SIGUSR2 and self._options.mode == "sample":  # never the command's: it would die of it
-            if recording is None:
-                say("asked for a window, but nothing is recorded in this run")
-            else:
-                recording.ask("signal")
+        if number == signal.SIGUSR2 and self._is_ours(command):
             return
         seen = number in FROM_TERMINAL and in_foreground()
         if number in _AT_ONCE or recording is None:
@@ -156,6 +152,19 @@ class Supervisor:
         recording.pause()
         self._held_until = time.monotonic() + self._options.grace_s
         self._held.append(0 if seen else number)
+
+    def _is_ours(self, command: Command) -> bool:
+        """Take SIGUSR2 as the wish for a window: always in mode `sample`, else where the command would die of it."""
+        if self._options.mode == "sample" and self._recording is not None:
+            self._recording.ask("signal")
+            return True
+        if self._options.mode == "sample":
+            say("asked for a window, but nothing is recorded in this run")
+            return True
+        if command.would_die_of(signal.SIGUSR2):
+            say("asked for a window, but --mode full records everything; the signal is not passed on")
+            return True
+        return False
 
     def _go_on(self, command: Command) -> None:
         recording = self._recording

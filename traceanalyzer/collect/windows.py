@@ -198,7 +198,9 @@ class Windows:
     def _clear(self, window: Window, now: float) -> None:
         targets = self._able(now)
         if not targets:
-            self._fail(self._nobody(now) or Refused("no_model", "the model's process has ended"))
+            ended = not any(process.holds_model for process in self._processes.live)
+            found = None if ended else self._nobody(now)
+            self._fail(found or Refused("lost", "the model's process has ended"))
             return
         hindrance = self._taker.hindrance(targets, now)
         if hindrance is not None:
