@@ -1,9 +1,10 @@
 """What there is to send: files, the traces of a folder, the windows of a recording, and a spool of recordings.
 
 A manifest is somebody else's text: it may only name plain files of its own folder, and links are not followed below
-the paths that were given. The collector's files appear whole; of any other file in a folder that is watched it is
-waited until it has not changed for `SETTLED_S`. What could be wrong: a writer that pauses for longer than that leaves a
-part, which is refused as a damaged trace or sent as one, and the whole again when it has changed.
+the paths that were given. A `recording.json` that is a link, or that no collector wrote, makes no recording: the traces
+beside it are sent as in any other folder. The collector's files appear whole; of any other file in a folder that is
+watched it is waited until it has not changed for `SETTLED_S`. What could be wrong: a writer that pauses for longer than
+that leaves a part, which is refused as a damaged trace or sent as one, and the whole again when it has changed.
 """
 
 from __future__ import annotations
@@ -56,9 +57,16 @@ class _Manifest:
     """Of each file that is named."""
 
 
+_Manifests = dict[Path, tuple[Signature, _Manifest | None]]
+"""What was read of each `recording.json`, and as which file."""
+
+
 def signature(path: Path) -> Signature:
     """The signature of a file as it is now. Raises `OSError`."""
-    facts = path.stat()
+    return _signature(path.stat())
+
+
+def _signature(facts: os.stat_result) -> Signature:
     return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
@@ -66,19 +74,20 @@ def offered(paths: Sequence[Path]) -> list[Offer]:
     """Everything in some files and folders, in their order; what is in a folder, oldest first.
 
     Raises:
-        InputError: a path does not exist, or a folder holds nothing to send.
+        InputError: a path does not exist or is neither file nor folder, or a folder holds nothing to send.
     """
     found: dict[Path, Offer] = {}
-    manifests: dict[Path, tuple[Signature, _Manifest | None]] = {}
+    manifests: _Manifests = {}
     for path in paths:
         try:
             if path.is_dir():
                 unreadable: list[str] = []
-                offers = [*_collected(path, manifests, unreadable), *_traces(path)]
+                offers = _collected(path, manifests, unreadable)
+                offers += [] if _manifest(path, manifests) else _traces(path)
                 if unreadable:
                     raise InputError(unreadable[0], "check its permissions")
             else:
-                offers = [Offer(path, signature(path), _labels_of(path.name))]
+                offers = [_named(path)]
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}", "check the path") from error
         if not offers:
@@ -87,9 +96,14 @@ def offered(paths: Sequence[Path]) -> list[Offer]:
     return list(found.values())
 
 
+def _named(path: Path) -> Offer:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):  # reading a pipe would wait for ever, or empty it
+        raise InputError(f"{path} is no regular file", "write the trace to a file, and give that")
+    return Offer(path, _signature(facts), _labels_of(path.name))
+
+
 def _traces(folder: Path) -> list[Offer]:
-    if _is_recording(folder):
-        return []
     from traceanalyzer.trace.folder import traces_in
 
     files = [path for path in traces_in(folder) if not path.is_symlink()]
@@ -104,7 +118,7 @@ class Watched:
         self.folders = folders
         self.unreadable: list[str] = []
         self._settled_s = settled_s
-        self._manifests: dict[Path, tuple[Signature, _Manifest | None]] = {}
+        self._manifests: _Manifests = {}
         self._since: dict[Path, tuple[Signature, float]] = {}
 
     def scan(self) -> list[Offer]:
@@ -115,7 +129,7 @@ class Watched:
         for folder in self.folders:
             try:
                 found += _collected(folder, self._manifests, self.unreadable)
-                others += [] if _is_recording(folder) else _plain(folder)
+                others += [] if _manifest(folder, self._manifests) else _plain(folder)
             except FileNotFoundError:  # not there yet, or not now
                 continue
             except OSError as error:
@@ -147,19 +161,17 @@ def _plain(folder: Path) -> list[Offer]:
     ]
 
 
-def _collected(
-    folder: Path, manifests: dict[Path, tuple[Signature, _Manifest | None]], unreadable: list[str]
-) -> list[Offer]:
+def _collected(folder: Path, manifests: _Manifests, unreadable: list[str]) -> list[Offer]:
     """The windows of a recording, or of every recording directly in a folder; one that cannot be read is told."""
-    if _is_recording(folder):
-        return sorted(_windows(folder, manifests), key=_age)
+    if (manifest := _manifest(folder, manifests)) is not None:
+        return sorted(_windows(folder, manifest), key=_age)
     offers: list[Offer] = []
     with os.scandir(folder) as entries:
         inside = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
     for path in map(Path, inside):
         try:
-            if _is_recording(path):
-                offers += _windows(path, manifests)
+            if (manifest := _manifest(path, manifests)) is not None:
+                offers += _windows(path, manifest)
         except FileNotFoundError:  # the collector has deleted it meanwhile
             continue
         except OSError as error:
@@ -171,21 +183,23 @@ def _unreadable(folder: Path, error: OSError) -> str:
     return f"the folder {folder.name} cannot be read: {error.strerror or error}"
 
 
-def _is_recording(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
-
-
-def _windows(folder: Path, manifests: dict[Path, tuple[Signature, _Manifest | None]]) -> Iterator[Offer]:
-    """What the manifest names, and what the recorder has finished since it was written."""
+def _manifest(folder: Path, manifests: _Manifests) -> _Manifest | None:
+    """What makes a folder a recording, read again when it has changed; None: it is none."""
     place = folder / MANIFEST
-    if not place.is_file():
-        return
-    now = signature(place)
+    try:
+        facts = place.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    now = _signature(facts)
     if manifests.get(place, (None,))[0] != now:
         manifests[place] = (now, _read(place))
-    manifest = manifests[place][1]
-    if manifest is None:
-        return
+    return manifests[place][1]
+
+
+def _windows(folder: Path, manifest: _Manifest) -> Iterator[Offer]:
+    """What the manifest names, and what the recorder has finished since it was written."""
     for entry in _files(folder):
         if entry.name in manifest.weights or _COLLECTED.fullmatch(entry.name):
             weight = manifest.weights.get(entry.name)
@@ -209,8 +223,7 @@ def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _signature_of(entry: os.DirEntry[str]) -> Signature:
-    facts = entry.stat(follow_symlinks=False)  # kept from the first look
-    return facts.st_size, facts.st_mtime_ns, facts.st_ino
+    return _signature(entry.stat(follow_symlinks=False))  # kept from the first look
 
 
 def _labels_of(name: str) -> dict[str, str]:
@@ -219,14 +232,14 @@ def _labels_of(name: str) -> dict[str, str]:
 
 
 def _read(path: Path) -> _Manifest | None:
-    """What a manifest says of files and their weights; None where it is none that can be read."""
+    """What a manifest says of files and their weights; None where it is none of ours. Raises `OSError`."""
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 return None
             text = stream.read(_LARGEST_MANIFEST + 1)
         facts = json.loads(text) if len(text) <= _LARGEST_MANIFEST else None
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(facts, dict) or facts.get("kind") != _KIND:
         return None
@@ -241,6 +254,11 @@ def _read(path: Path) -> _Manifest | None:
     if isinstance(host, str) and _HOST.fullmatch(host):
         labels["host"] = host
     return _Manifest(labels, weights)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A link or a pipe that has taken the place of the file since it was looked at is not waited for."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _recording(folder: Path, facts: Mapping[str, Any]) -> str:
