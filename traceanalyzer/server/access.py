@@ -26,7 +26,8 @@ from traceanalyzer.server.tokens import SCOPES, usable
 LOCAL = "local"
 """The name of everybody on this machine while no token exists."""
 
-_PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_PASSED_ON = frozenset({"forwarded", "via", "x-real-ip", "cf-connecting-ip", "true-client-ip"})
+_PASSED_ON_PREFIX = "x-forwarded-"
 _bearer = HTTPBearer(auto_error=False, bearerFormat="ta_<id>_<secret>", description="made by `traceanalyzer token`")
 
 
@@ -113,12 +114,16 @@ def session_token(request: Request, services: Services) -> Token | None:
 
 def is_local(request: Request) -> bool:
     """Whether the request comes from this machine and nobody passed it on."""
-    if request.client is None or any(name in request.headers for name in _PASSED_ON):
+    if request.client is None or any(map(_tells_of_a_proxy, request.headers)):
         return False
     try:
         return ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:
         return False
+
+
+def _tells_of_a_proxy(header: str) -> bool:
+    return header in _PASSED_ON or header.startswith(_PASSED_ON_PREFIX)
 
 
 def _identified(request: Request, services: Services) -> Caller:
