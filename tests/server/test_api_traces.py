@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,14 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.woken = 0
+        self.tidied = 0
         self.workers = 1
 
     def wake(self) -> None:
         self.woken += 1
+
+    def short_of_space(self) -> None:
+        self.tidied += 1
 
 
 @pytest.fixture
@@ -240,6 +245,15 @@ def test_a_new_trace_wakes_the_queue_and_health_asks_it(services: Services) -> N
     assert api.get("/api/v1/health").json() == {"status": "ok"}
     queue.workers = 0
     assert api.get("/api/v1/health").status_code == 503
+
+
+def test_a_full_disk_has_room_made(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FakeQueue()
+    api = client(create_app(services, queue))  # type: ignore[arg-type]
+    usage = shutil.disk_usage(services.settings.folder)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=0))
+    assert api.put(PATH, content=TRACE).status_code == 507
+    assert queue.tidied == 1
 
 
 def test_two_servers_worth_of_metrics_are_counted_apart(services: Services, api: TestClient) -> None:

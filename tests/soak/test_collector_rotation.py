@@ -14,7 +14,7 @@ from tests.collect.recorded import record
 
 pytestmark = pytest.mark.soak
 
-SECONDS = float(os.environ.get("SOAK_SECONDS", "180"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 SCRIPT = """
 from torch.profiler import profile
 matrix = torch.ones(48, 48)

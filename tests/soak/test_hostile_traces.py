@@ -22,7 +22,7 @@ from traceanalyzer.__main__ import main
 
 pytestmark = pytest.mark.soak
 
-SECONDS = float(os.environ.get("SOAK_SECONDS", "180"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "tiny-llama-cpu-batch4.json.gz"
 HOSTILE: tuple[Any, ...] = (
     None, True, 0, -1, 2**31, 2**53 + 1, 2**63, -(2**63), 1e308, 5e-324, "", "0", "-1", "1e999", "nan",

@@ -254,8 +254,10 @@ async def accept(
             if sha256 and declared.isdecimal():
                 _refuse_size(int(declared), services.settings.limits)
             kept = await state.ingest.receive(stream, sha256, labels, token, partial(rates_of(request).uploaded, key))
-    except BaseException:
+    except BaseException as error:
         state.metrics.uploaded("refused")
+        if isinstance(error, Problem) and error.status == 507 and state.queue is not None:
+            state.queue.short_of_space()
         raise
     state.metrics.uploaded("stored" if kept.new else "known", kept.bytes if kept.new else 0)
     await run_in_threadpool(services.audit.note, by.name, "upload", kept.sha256, "stored" if kept.new else "known")
