@@ -42,7 +42,7 @@ if place == "copying":
 elif place == "replacing":
     blobs.Path.replace = die
 elif place == "syncing":
-    blobs._sync_folder = die
+    blobs.sync_folder = die
 store.put_file(blobs.key_of_trace("ab" * 32), root / "body")
 """
 

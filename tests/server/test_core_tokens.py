@@ -17,10 +17,11 @@ import pytest
 
 from traceanalyzer.__main__ import main
 from traceanalyzer.errors import InputError
+from traceanalyzer.server.access import Caller
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.settings import Settings
-from traceanalyzer.server.tokens import SCOPES, allows, usable
+from traceanalyzer.server.tokens import SCOPES, usable
 
 SHA = "ab" * 32
 NOW = 1_800_000_000_000
@@ -127,8 +128,8 @@ def test_the_server_stays_guarded_when_every_token_has_ended(services: Services)
 def test_scopes(services: Services) -> None:
     reader, _ = services.tokens.make("r", ["read"])
     admin, _ = services.tokens.make("a", ["admin"])
-    assert [allows(reader, scope) for scope in SCOPES] == [False, True, False, False]
-    assert [allows(admin, scope) for scope in SCOPES] == [True] * 4
+    assert [Caller.of(reader).may(scope) for scope in SCOPES] == [False, True, False, False]
+    assert [Caller.of(admin).may(scope) for scope in SCOPES] == [True] * 4
 
 
 @pytest.mark.parametrize(

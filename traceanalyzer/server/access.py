@@ -40,6 +40,11 @@ class Caller:
     name: str
     """For the audit log: a token's id, `local`, or `-` for nobody."""
 
+    @classmethod
+    def of(cls, token: Token) -> Caller:
+        """Whoever holds a token that is good."""
+        return cls(token, frozenset(token.scopes.split(",")), token.id)
+
     def may(self, scope: str) -> bool:
         """Whether the caller has a scope, by itself or as an admin."""
         return bool(self.scopes & {scope, "admin"})
@@ -97,7 +102,11 @@ def rate_key(found: Caller, request: Request) -> str:
 
 
 def address_of(request: Request) -> str:
-    """The address of the peer, which may be a proxy."""
+    """The address of whoever opened the connection: of the proxy for everybody behind one.
+
+    What a proxy says of its clients is not believed, as everybody on this machine could say it and so be somebody new
+    for every try. Those behind a proxy therefore share the limit of requests without a good token.
+    """
     return request.client.host if request.client else "-"
 
 
@@ -134,7 +143,7 @@ def _identified(request: Request, services: Services) -> Caller:
     else:
         token = session_token(request, services)
     if token is not None:
-        return Caller(token, frozenset(token.scopes.split(",")), token.id)
+        return Caller.of(token)
     if header is None and not services.tokens.any_active() and is_local(request):
         return _LOCAL_CALLER
     return NOBODY

@@ -25,6 +25,7 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, from_url
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.server.folder import sync_folder
 from traceanalyzer.server.settings import Settings
 
 REPORTS = ("page.html", "report.json", "report.md")
@@ -141,7 +142,7 @@ class Blobs:
                 _make_folders(folder, target.parent)
                 staged.replace(target)
             with suppress(FileNotFoundError):  # deleted again already
-                _sync_folder(target.parent)
+                sync_folder(target.parent)
         finally:
             staged.unlink(missing_ok=True)  # also where both names were one file: then replacing does nothing
 
@@ -213,12 +214,4 @@ def _make_folders(root: Path, folder: Path) -> None:
         return
     _make_folders(root, folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder.parent)

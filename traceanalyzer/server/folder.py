@@ -1,4 +1,4 @@
-"""The server's folder belongs to one process at a time: a lock that the kernel drops when its holder ends, however.
+"""The server's folder: it belongs to one process at a time, by a lock that the kernel drops when its holder ends.
 
 What could be wrong: on some network file systems such locks hold within one machine only.
 """
@@ -49,3 +49,12 @@ def _locked(folder: Path) -> int:
             ) from error
         raise InputError(f"the folder {folder} cannot be locked: {error.strerror}") from error
     return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -11,9 +11,10 @@ that was ahead, and counts as now.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, overload
 
-from sqlalchemy import and_, exists, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.database.engine import Database, changed
@@ -29,6 +30,19 @@ _OUTPUT_BYTES = 4096
 _LARGEST_PAGE = 500
 
 
+@overload
+def is_due(not_before: int, now: int) -> bool: ...
+
+
+@overload
+def is_due(not_before: InstrumentedAttribute[int], now: int) -> ColumnElement[bool]: ...
+
+
+def is_due(not_before: Any, now: int) -> Any:
+    """Whether a job's time has come, of one job or in a query."""
+    return (not_before <= now) | (not_before > now + _LONGEST_WAIT_MS)
+
+
 class Jobs:
     """The jobs in one database."""
 
@@ -38,10 +52,9 @@ class Jobs:
 
     def take(self, id: int, now: int) -> Job | None:
         """Start a job that is waiting and due; None: it is not, or somebody else has it."""
-        due = or_(Job.not_before <= now, Job.not_before > now + _LONGEST_WAIT_MS)
         query = (
             update(Job)
-            .where(Job.id == id, Job.state.in_(_WAITING), due)
+            .where(Job.id == id, Job.state.in_(_WAITING), is_due(Job.not_before, now))
             .values(state="running", attempts=Job.attempts + 1, started_at=now, finished_at=None)
         )
         with self._database.session() as session:

@@ -28,6 +28,7 @@ from traceanalyzer import __version__
 from traceanalyzer.errors import InputError, TraceAnalyzerError
 from traceanalyzer.server import sandbox, worker
 from traceanalyzer.server.database.models import Job
+from traceanalyzer.server.jobs_table import is_due
 from traceanalyzer.server.recovery import Stray, recover
 from traceanalyzer.server.retention import Sweeper
 from traceanalyzer.server.services import Services
@@ -45,7 +46,6 @@ _POLL_S = 0.5
 _PAUSE_S = 0.1
 _LEAST_BETWEEN_SWEEPS_S = 60.0
 _KILL_S = 10.0
-_DAY_MS = 86_400_000
 _TROUBLE = (OSError, sqlite3.Error, SQLAlchemyError, TraceAnalyzerError)
 
 
@@ -140,7 +140,7 @@ class Queue:
         for job in jobs:
             if job.state == "running":
                 self._give_back(job, now)
-            elif job.not_before <= now or job.not_before > now + _DAY_MS:
+            elif is_due(job.not_before, now):
                 self._enqueue(job.id, _LATER if job.reason == _RENEWING else _FIRST)
         self._renew(sum(job.reason == _RENEWING for job in jobs))
 

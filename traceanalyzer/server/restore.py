@@ -26,11 +26,11 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.server.backup import DATABASE, MANIFEST, SCHEMA, Told, sync_folder
+from traceanalyzer.server.backup import DATABASE, MANIFEST, SCHEMA, Told
 from traceanalyzer.server.blobs import REPORTS, Blobs, key_of_report, key_of_trace
 from traceanalyzer.server.database import engine
 from traceanalyzer.server.database.models import Trace
-from traceanalyzer.server.folder import LOCK, claimed
+from traceanalyzer.server.folder import LOCK, claimed, sync_folder
 from traceanalyzer.server.settings import Settings
 
 _TRACE = re.compile(r"traces/([0-9a-f]{64})")

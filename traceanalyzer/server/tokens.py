@@ -122,8 +122,3 @@ class Tokens:
 def usable(token: Token, now: int) -> bool:
     """Whether a token is neither revoked nor expired."""
     return token.revoked_at is None and (token.expires_at is None or now < token.expires_at)
-
-
-def allows(token: Token, scope: str) -> bool:
-    """Whether a token has a scope, by itself or because it is an admin's."""
-    return bool({scope, "admin"}.intersection(token.scopes.split(",")))
