@@ -93,7 +93,7 @@ def listening(services: Services) -> Iterator[int]:
     """The application behind a real socket of the loopback interface, as `serve` runs it; the port."""
     config = uvicorn.Config(
         create_app(services), http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-        timeout_graceful_shutdown=5,
+        proxy_headers=False, timeout_graceful_shutdown=5,
     )  # fmt: skip
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as bound:

@@ -256,6 +256,13 @@ def test_a_form_is_small(site: Site) -> None:
     assert many.status_code in (201, 400)
 
 
+def test_uploads_by_the_form_are_counted_too(tmp_path: Path) -> None:
+    with server(tmp_path, limits=Limits(requests_per_minute=3)) as (app, _services):
+        statuses = [sent(browser(app), ("a.json", RAW))[0] for _ in range(5)]
+        assert statuses[:3] == [303] * 3
+        assert statuses[3:] == [429] * 2
+
+
 # Sharing
 
 

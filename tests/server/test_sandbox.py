@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -321,3 +322,17 @@ def test_filter_of_each_machine(machine: str) -> None:
     assert answer(tgkill, 4712) == refused | errno.EPERM
     assert answer(0, audit=0x40000003) == killed  # the 32-bit calls of the same machine
     assert answer(0x40000000 + 41) == killed
+
+
+def test_a_pipe_that_is_called_ready_and_is_not_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "print('said')"], stdout=subprocess.PIPE) as process:
+        tail = sandbox._Tail(process)
+        process.wait(30)
+        pipe = tail._pipe
+        with monkeypatch.context() as patch:
+            patch.setattr(tail, "_pipe", SimpleNamespace(read=lambda _size: None))
+            tail.read(5)
+        assert tail._pipe is pipe
+        tail.read(5)
+        tail.read(0)
+        assert tail.text() == "said"

@@ -65,8 +65,8 @@ def run(settings: Settings, grace_s: float = GRACE_S) -> int:
         app = create_app(services, queue)
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-            server_header=False, timeout_keep_alive=_KEEP_ALIVE_S, limit_concurrency=_MOST_CONNECTIONS,
-            timeout_graceful_shutdown=max(1, round(grace_s)),
+            server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S,
+            limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=max(1, round(grace_s)),
         )  # fmt: skip
         server = _Server(config, queue, grace_s, url_of(settings, listening), settings)
         ending.server = server

@@ -200,8 +200,10 @@ class _Tail:
             if not self._selector.select(seconds):
                 return
             data = self._pipe.read(1 << 16)
+            if data is None:  # it was called ready and is not
+                return
             if not data:
-                self._open = data is None
+                self._open = False
                 self._selector.unregister(self._pipe)
                 self._selector.close()
                 return

@@ -18,6 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from traceanalyzer.errors import InputError
 from traceanalyzer.report import format as fmt
 from traceanalyzer.server import ingest
+from traceanalyzer.server.access import rate_key, rates_of
 from traceanalyzer.server.bodies import patient
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.pages.lines import path_of
@@ -80,6 +81,10 @@ def receiving(services: Services) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         visit = await run_in_threadpool(enter, request, services)
+        try:
+            rates_of(request).request(rate_key(visit.caller, request))
+        except Problem as problem:
+            return visit.problem(problem)
         answer = await run_in_threadpool(refused, visit, "upload")
         if answer is not None:
             return answer

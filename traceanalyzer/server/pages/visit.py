@@ -97,6 +97,10 @@ class Visit:
         where = link or Place("/", text("wrong.list"))
         return self.page("message.html", title, status, told=told, path=where.path, path_label=where.label)
 
+    def problem(self, problem: Problem) -> Response:
+        """A page that says why the request is refused."""
+        return self.message(problem.status, text("wrong.400"), sentence(problem.detail))
+
     def trace(self) -> TraceRow:
         """The trace that the address names.
 
@@ -198,7 +202,7 @@ def _answer(
             raise form
         return function(visit)
     except Problem as problem:
-        return visit.message(problem.status, text("wrong.400"), sentence(problem.detail))
+        return visit.problem(problem)
     except NothingHere:
         return visit.message(404, text("wrong.404"), text("wrong.404_told"))
     except InputError as error:
