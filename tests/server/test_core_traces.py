@@ -154,6 +154,8 @@ def test_filters_and_text(traces: Traces) -> None:
     assert names(traces) == ["c", "b", "a"]
     assert names(traces, engine="vllm") == ["c", "a"]
     assert names(traces, engine="vllm", environment="prod") == ["a"]
+    assert names(traces, engine="vLLM", model="llama 3") == names(traces, gpu="h100") == ["a"]
+    assert names(traces, environment="Prod") == names(traces, host="H1") == []
     assert names(traces, gpu="H100", bound="memory") == ["a"]
     assert names(traces, state="failed") == names(traces, recording="r1") == ["b"]
     assert names(traces, state="queued") == ["c"]

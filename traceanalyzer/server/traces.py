@@ -34,6 +34,8 @@ _WORDS = 8
 _WORD_CHARS = 200
 _SEARCHED_CHARS = 1000
 _NEWEST = (TraceRow.uploaded_at.desc(), TraceRow.sha256.desc())
+_ANY_CASE = frozenset({"model", "engine", "gpu"})
+"""Filters without regard to case: who sends a trace and who reads its report may spell them differently."""
 _START_OF_NAME = re.compile(r"[0-9a-f]{4,64}")
 _TEXT_CHARS = 500
 _ERROR_CHARS = 1000
@@ -261,9 +263,7 @@ def _words(row: TraceRow) -> str:
 
 def _conditions(search: Search) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [
-        getattr(TraceRow, column) == getattr(search, column)
-        for column in FILTERS
-        if getattr(search, column) is not None
+        _is(column, value) for column in FILTERS if (value := getattr(search, column)) is not None
     ]
     if search.since_ms is not None:
         conditions.append(TraceRow.uploaded_at >= search.since_ms)
@@ -271,6 +271,12 @@ def _conditions(search: Search) -> list[ColumnElement[bool]]:
         conditions.append(TraceRow.uploaded_at < search.until_ms)
     conditions.extend(_mentions(word) for word in (search.text or "").casefold().split()[:_WORDS])
     return conditions
+
+
+def _is(column: str, value: str) -> ColumnElement[bool]:
+    """Both sides by the database's own rule: SQLite folds ASCII letters only."""
+    held: ColumnElement[str] = getattr(TraceRow, column)
+    return func.lower(held) == func.lower(value) if column in _ANY_CASE else held == value
 
 
 def _mentions(word: str) -> ColumnElement[bool]:
