@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis import timeline
 from traceanalyzer.analysis.devices import DeviceInfo, Limits
+from traceanalyzer.analysis.model import UNKNOWN, of_recorder
 from traceanalyzer.trace import tables
 from traceanalyzer.trace.tables import MISSING, Metadata, Source, Trace
 
@@ -47,6 +49,16 @@ def trace(kernels: pd.DataFrame | None = None, launches: pd.DataFrame | None = N
         metadata=Metadata(),
         quality=(),
     )
+
+
+def told(
+    built: timeline.Timeline, facts: Mapping[str, object] | None, world_size: int | None = None
+) -> timeline.Timeline:
+    """The same with what a recorder's block says of the model."""
+    block = {"schema": 1, "model": dict(facts)} if facts else None
+    metadata = Metadata(collector=block, world_size=world_size)
+    described = of_recorder(facts, world_size) if facts else UNKNOWN
+    return replace(built, trace=replace(built.trace, metadata=metadata), model=described)
 
 
 ROW_DEFAULTS: Mapping[str, object] = {

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, line
+from tests.analysis.lines import BYTES_PER_NS, FLOPS_PER_NS, line, told
 from traceanalyzer.analysis import floor, request
 from traceanalyzer.analysis.timeline import Timeline
-from traceanalyzer.trace.tables import Metadata
 
 PRODUCT = {"category": "gemm", "role": "g", "tensor_core": 1, "dtype": "bf16"}
 
@@ -77,8 +76,8 @@ def eager(keys: int, recorder: bool = True, **between: object) -> Timeline:
     steps = [{"phase": "decode", "start": 0, "end": 130, "sequences": 2, "context_sum": 200}]
     sizes = [{name: row[name] for name in ("n", "k")} for row in rows]
     built = line([{key: value for key, value in row.items() if key not in ("n", "k")} for row in rows], steps=steps)
-    metadata = Metadata(collector={"model": {"kv_bytes_per_token": 30}} if recorder else None)
-    return replace(built, table=built.table.join(pd.DataFrame(sizes)), trace=replace(built.trace, metadata=metadata))
+    joined = replace(built, table=built.table.join(pd.DataFrame(sizes)))
+    return told(joined, {"kv_bytes_per_token": 30} if recorder else None)
 
 
 def test_attention_in_batched_products_reads_the_cache_that_is_kept() -> None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analysis.lines import BYTES_PER_NS, device, line
+from tests.analysis.lines import BYTES_PER_NS, device, line, told
 from tests.analysis.recorded import Recording
 from traceanalyzer.analysis import floor, held, memory
 from traceanalyzer.analysis.forecast import step_model
 from traceanalyzer.analysis.ledger import account
 from traceanalyzer.analysis.timeline import Timeline
-from traceanalyzer.trace.tables import Metadata
 
 GB = 10**9
 FLASH = "_C_cache_ops::reshape_and_cache_flash"
@@ -35,10 +34,7 @@ def timeline(
     ]
     steps = [{"phase": "decode", "start": 0, "end": 151_000, "tokens": 4, "sequences": 4, "context_sum": 4_000}]
     built = line(rows, steps=steps, info=device(memory_bytes=memory_bytes))
-    block = {"schema": 1, "model": dict(model)} if model else None
-    metadata = Metadata(collector=block, world_size=world_size)
-    trace = recording.trace() if recording else built.trace
-    return replace(built, trace=replace(trace, metadata=metadata))
+    return told(replace(built, trace=recording.trace()) if recording else built, model, world_size)
 
 
 def use(found: Timeline, read: float | None = 16.0 * GB) -> memory.Memory | None:
@@ -163,9 +159,7 @@ def replayed(facts: Mapping[str, object]) -> Timeline:
     """A decode step whose product has no shapes."""
     rows = [{"start": 0, "duration": 20_000_000, "category": "gemm", "step": 0}]
     steps = [{"phase": "decode", "start": 0, "end": 20_000_000, "tokens": 4, "sequences": 4, "context_sum": 4_000}]
-    built = line(rows, steps=steps)
-    block = {"schema": 1, "model": dict(facts)}
-    return replace(built, trace=replace(built.trace, metadata=Metadata(collector=block)))
+    return told(line(rows, steps=steps), facts)
 
 
 def test_a_replayed_step_has_the_floor_of_the_recorded_model() -> None:
@@ -199,9 +193,8 @@ def test_the_kernels_of_a_replayed_step_share_the_models_work_by_their_time() ->
     ]
     steps = [{"phase": "decode", "start": 0, "end": 21_000_000, "tokens": 4, "sequences": 4, "context_sum": 4_000}]
     built = line(rows, steps=steps)
-    block: dict[str, object] = {"schema": 1, "model": GRAPH | {"heads": 32}}
-    told = replace(built, trace=replace(built.trace, metadata=Metadata(collector=block)))
-    found = step_model(told, account(told), "decode")
+    recorded = told(built, GRAPH | {"heads": 32})
+    found = step_model(recorded, account(recorded), "decode")
     assert found is not None
     assert found.described
     shared = found.rows.set_index("name")

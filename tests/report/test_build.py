@@ -8,6 +8,7 @@ import pytest
 
 from tests.analysis.lines import device, line
 from traceanalyzer.analysis import ledger, phases, roofline
+from traceanalyzer.analysis.model import Observed, describe
 from traceanalyzer.analysis.pipeline import DeviceAnalysis
 from traceanalyzer.report import tables
 from traceanalyzer.report.described import described
@@ -64,13 +65,13 @@ def test_cells() -> None:
 
 
 def test_the_model_is_the_recorders_word_and_of_the_documents_types_only() -> None:
-    block = {"model": {"name": "some/model", "layers": 32, "heads": "32", "parameters": -1, "dtype": "bf16", "odd": 1}}
-    model = described(block, 16)
+    block = {"name": "some/model", "layers": 32, "heads": "32", "parameters": -1, "dtype": "bf16", "odd": 1}
+    model = described(describe(block, None, Observed(layers=32))[0])
     assert model is not None
     assert (model.name, model.layers, model.heads, model.parameters) == ("some/model", 32, None, None)
     assert (model.dtype, model.source) == ("bf16", "recorder")
-    for nothing in (None, {}, {"model": {}}, {"model": "x"}):
-        assert described(nothing, None) is None
-        trace_only = described(nothing, 16)
-        assert trace_only is not None
-        assert (trace_only.layers, trace_only.source) == (16, "trace")
+    assert model.sources == {"name": "recorder", "layers": "recorder", "dtype": "recorder"}
+    assert described(describe({}, None, Observed())[0]) is None
+    trace_only = described(describe({}, None, Observed(layers=16))[0])
+    assert trace_only is not None
+    assert (trace_only.layers, trace_only.source) == (16, "trace")

@@ -4,8 +4,8 @@ Decode floor (method: decode floor): every step reads each weight once and the K
 takes at least (weight bytes + KV bytes) / bandwidth; and at least its FLOPs over the peak. The floor is the longer one.
 Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read, or what the
 cache keeps of its context where attention is not fused. Where a matrix or attention kernel of the step has no known
-operand sizes, the sum would be too small: then the recorder's facts about the model tell both, and without them the
-floor is unknown. Which experts of a mixture a step reads depends on its tokens: where the work model gives a range, so
+operand sizes, the sum would be too small: then the description of the model tells both, and without one the floor is
+unknown. Which experts of a mixture a step reads depends on its tokens: where the work model gives a range, so
 does the floor.
 
 Prefill ideal: the FLOPs of the prefill steps over the peak of the unit and dtype each ran on.
@@ -23,11 +23,14 @@ import pandas as pd
 from traceanalyzer.analysis import held
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
+from traceanalyzer.catalog.weight_bits import short
 from traceanalyzer.trace.tables import KERNEL
 
 FEWEST_STEPS_FOR_SLOPE = 4
 STANDARD_ERRORS = 3.0
 """A slope that is not this many times its own standard error is taken for noise."""
+_BY_SHAPES = 0.9
+"""How sure bytes are that are counted from shapes."""
 
 
 def heavy_kernels(table: pd.DataFrame) -> pd.DataFrame:
@@ -125,9 +128,12 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     weights, least, most, kv, math = (_median(per_step[name]) for name in _PER_STEP)
     source = "shapes" if weights else "none"
     context = _median(steps["context_sum"])
+    told = None
     if not weights:
-        weights, source = _by_model(timeline)
-        kv = _kv_kept(timeline, context) if weights else kv
+        told = held.described(timeline, _median(steps["tokens"]), context, _median(steps["sequences"]))
+    if told:
+        weights, least, most, kv, source = told.weight_bytes, told.least, told.most, told.kv_bytes, "model-config"
+        math = math or _math(timeline, told.flops)
     unfused = source == "shapes" and kv is None and _attends_to_all(timeline, steps)
     if unfused:
         kv = _kv_kept(timeline, context)
@@ -152,18 +158,20 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
         ns_per_1k_context_ideal=per_token * 1000 / bandwidth if per_token and bandwidth else None,
         ns_per_1k_context_measured=context_slope(timeline, steps),
         source=source,
-        confidence=_confidence(source, kv, ranged),
+        confidence=_confidence(source, told.confidence if told else _BY_SHAPES, kv, ranged),
         assumptions=(
-            *_assumptions(timeline, source, kv, ranged, bool(len(periods)), by_math),
+            *_assumptions(timeline, source, told, kv, ranged, bool(len(periods)), by_math),
             *(("kv_read_is_kept",) if unfused and kv is not None else ()),
         ),
     )
 
 
-def _by_model(timeline: Timeline) -> tuple[float | None, str]:
-    """Weight bytes of a step by the recorder's facts about the model, and the source that this is."""
-    model = held.described(timeline)
-    return (model.weight_bytes, "model-config") if model else (None, "none")
+def _math(timeline: Timeline, flops: float) -> float | None:
+    """The least time of these FLOPs in nanoseconds: on the fastest unit that the model's weights may run on."""
+    model = timeline.model
+    words = [short(model.dtype), *(("fp8", "int8", "fp4") if model.weight_bits and model.weight_bits.quantized else ())]
+    peaks = [peak for word in words if (peak := timeline.device.peak_tflops(word, True))]
+    return flops / max(peaks) / 1e3 if peaks and flops == flops else None
 
 
 def _kv_kept(timeline: Timeline, context: float | None) -> float | None:
@@ -190,22 +198,27 @@ def _attends_to_all(timeline: Timeline, steps: pd.DataFrame) -> bool:
     return bool((keys >= of["context_sum"].to_numpy(np.float64)).all())
 
 
-def _confidence(source: str, kv: float | None, ranged: bool) -> float:
+def _confidence(source: str, sure: float, kv: float | None, ranged: bool) -> float:
     if source == "none":
         return 0.0
-    sure = 0.9 if source == "shapes" else 0.7
     return round(sure * (1.0 if kv is not None else 2 / 3) * (0.7 if ranged else 1.0), 2)
 
 
 def _assumptions(
-    timeline: Timeline, source: str, kv: float | None, ranged: bool, has_period: bool, by_math: bool
+    timeline: Timeline,
+    source: str,
+    told: held.Described | None,
+    kv: float | None,
+    ranged: bool,
+    has_period: bool,
+    by_math: bool,
 ) -> tuple[str, ...]:
     assumptions = [] if has_period else ["single_step_duration"]
     if source == "none":
         assumptions += ["weights_unknown"]
         return tuple(assumptions)
     assumptions += ["kv_unknown"] if kv is None else []
-    assumptions += ["weights_from_shapes" if source == "shapes" else "bytes_from_model"]
+    assumptions += ["weights_from_shapes"] if told is None else told.assumptions
     assumptions += ["experts_drawn_evenly"] if ranged else []
     if timeline.device.achievable_gbs is not None:
         assumptions += ["achievable_default" if timeline.device.assumed_achievable else "achievable_measured"]

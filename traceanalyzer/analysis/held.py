@@ -1,9 +1,9 @@
 """What a model keeps in the memory of one device: its weights, and the KV cache of every token.
 
 Best source first. Weights: the recorder's block; else the weights that a decode step reads, with the input embedding
-where rows were gathered from a table and the block says that the output layer does not share it. Cache per token: the
-block; else the rows that KV writes fill, whose pool also tells how much is set aside; else the KV bytes that attention
-reads per token of context.
+where it is known to be a table of its own; else, and where a step reads a choice of experts, those of the model's
+config. Cache per token: the block; else the rows that KV writes fill, whose pool also tells how much is set aside; else
+the KV bytes that attention reads per token of context; else the config.
 
 What could be wrong: a step of a mixture of experts reads only some of its weights; what is read of a sliding window is
 less than what is kept; layers may share one pool, which then counts once per layer, so a pool larger than the device is
@@ -12,28 +12,25 @@ not believed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from traceanalyzer.analysis.model import CATALOGUE, RECORDER, Description, sizes
 from traceanalyzer.analysis.shapes import Signature, numel, signature
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.work.opwork import named
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
-from traceanalyzer.trace.collector import Section, number, section
-from traceanalyzer.trace.tables import Trace
+from traceanalyzer.catalog.weight_bits import bits_of
 
-_SIZES: Mapping[str, float] = {
-    "fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "fp8": 1.0, "int8": 1.0,
-}  # fmt: skip
-"""Bytes of an element, by the words that recorders use for a dtype."""
+_TOLD, _RECOGNISED = 0.7, 0.6
+"""How sure bytes are that the recorder or the user tells, and those of a model recognised by its shape."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Bytes of weights on one device; `source` is "recorder" or "shapes"."""
+    """Bytes of weights on one device; `source` is "recorder", "shapes" or "model-config"."""
 
     held: float
     source: str
@@ -52,89 +49,140 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Described:
-    """A model as its recorder describes it: weight bytes that a step reads, FLOPs per byte of them and token.
+    """A decode step of a model that is described: what it reads and computes.
 
-    `kv_bytes_per_token` and the FLOPs that a decode step's attention does per byte of cache are None where unknown.
+    `weight_bytes` lies between `least` and `most` where experts are chosen per token. `flops` are those of its products
+    with weights; `kv_bytes` and the FLOPs that attention does per byte of cache are None where unknown.
     """
 
     weight_bytes: float
-    flops_per_weight_byte: float
-    kv_bytes_per_token: float | None
+    least: float
+    most: float
+    flops: float
+    kv_bytes: float | None
     flops_per_kv_byte: float | None
+    confidence: float
+    assumptions: tuple[str, ...]
 
 
-def _recorded(trace: Trace) -> Section:
-    """The recorder's facts about the model; empty without a recorder."""
-    return section(trace.metadata.collector, "model")
+def _recorded(model: Description, name: str) -> float | None:
+    """A number of the recorder's."""
+    value = getattr(model, name)
+    return float(value) if value is not None and model.said_by(RECORDER, name) else None
 
 
-def _number(facts: Section, key: str) -> float | None:
-    value = number(facts, key)
-    return value if value is not None and value > 0 else None
+def _size(model: Description, name: str) -> float | None:
+    """Bytes of a data type of the recorder's."""
+    bits = bits_of(getattr(model, name)) if model.said_by(RECORDER, name) else None
+    return bits / 8 if bits else None
 
 
-def _size(facts: Section, key: str) -> float | None:
-    return _SIZES.get(str(facts.get(key)).removeprefix("torch.").lower())
+def _by_config(model: Description) -> tuple[str, ...]:
+    """What a figure of the model's config takes for granted, by whose config it is."""
+    assumptions = ["bytes_from_recognised_model" if model.config_source == CATALOGUE else "bytes_from_given_model"]
+    return tuple(assumptions)
 
 
-def _alone(trace: Trace) -> bool:
-    """Whether the whole model is on this device; how ranks divide it is in no trace."""
-    return (trace.metadata.world_size or 1) == 1
+def _alone(timeline: Timeline) -> bool:
+    """Whether the whole model is on this device; how ranks divide it is in no block."""
+    return (timeline.trace.metadata.world_size or 1) == 1
 
 
 def weights(timeline: Timeline, read: float | None) -> Weights | None:
-    """The weights one device holds, or None where neither a recorder nor shapes tell.
+    """The weights one device holds, or None where neither a recorder, nor shapes, nor a config tell.
 
     Args:
         timeline: of the device.
-        read: weight bytes that a decode step reads, None unknown.
+        read: weight bytes that a decode step reads by its shapes, None unknown.
     """
-    facts = _recorded(timeline.trace)
-    held = _number(facts, "weight_bytes")
-    if held is not None:
-        return Weights(held, "recorder", assumptions=())
-    count, size = _number(facts, "parameters"), _size(facts, "dtype")
-    if count and size and not facts.get("quantization") and _alone(timeline.trace):
-        return Weights(count * size, "recorder", assumptions=("every_parameter_of_one_size",))
+    model = timeline.model
+    recorded = _recorded_weights(timeline)
+    if recorded is not None:
+        return recorded
+    whole = sizes.held(model)
+    if whole is not None and (read is None or model.experts):
+        return Weights(whole, "model-config", _by_config(model))
     if read is None:
         return None
-    tied = facts.get("tied_embeddings")
-    if tied is True:
+    if model.tied_embeddings is True:
         return Weights(read, "shapes", assumptions=("held_is_read",))
-    table = _embedding_table(timeline) if tied is False else None
+    table = _embedding_table(timeline) if model.tied_embeddings is False else None
     if table is not None:
         return Weights(read + table, "shapes", assumptions=("held_is_read_and_embedding",))
     return Weights(read, "shapes", assumptions=("held_at_least_read",))
 
 
-def described(timeline: Timeline) -> Described | None:
-    """What a step of the recorded model reads: all weights it holds but the input embedding, and its cache.
+def _recorded_weights(timeline: Timeline) -> Weights | None:
+    model = timeline.model
+    held = _recorded(model, "weight_bytes")
+    if held is not None:
+        return Weights(held, "recorder", assumptions=())
+    count, size = _recorded(model, "parameters"), _size(model, "dtype")
+    if count and size and not model.quantization and _alone(timeline):
+        return Weights(count * size, "recorder", assumptions=("every_parameter_of_one_size",))
+    return None
 
-    None where the recorder does not say enough (whether the output layer shares the input embedding, among others), for
-    a mixture of experts, and where ranks divide the model. A weight takes part in one multiply-add per token. A query
-    head does two multiply-adds with each pair of elements of its key head's cache, one of the key's and one of the
-    value's.
+
+def described(
+    timeline: Timeline, tokens: float | None, context_sum: float | None, sequences: float | None
+) -> Described | None:
+    """What a decode step reads by the recorder's block, else by the config of the model.
+
+    None where neither says enough. By the block it is all weights but the input embedding, and the whole cache: for a
+    model without experts, on one rank, of which it is known whether the output layer shares the input embedding. A
+    weight takes part in one multiply-add per token. A query head does two multiply-adds with each pair of elements of
+    its key head's cache, one of the key's and one of the value's.
+
+    Args:
+        timeline: of the device.
+        tokens, context_sum, sequences: of the step, None unknown.
     """
-    facts, found = _recorded(timeline.trace), weights(timeline, None)
-    if found is None or found.source != "recorder" or facts.get("experts") or not _alone(timeline.trace):
+    model = timeline.model
+    by_block = _by_block(timeline, tokens, context_sum)
+    if by_block is not None:
+        return by_block
+    read = sizes.read(model, tokens)
+    if read is None:
         return None
-    size, count = _size(facts, "dtype"), _number(facts, "parameters")
-    tied = facts.get("tied_embeddings")
+    cache = _recorded(model, "kv_bytes_per_token")
+    kept = cache * context_sum if cache and context_sum and not model.sliding_window else None
+    return Described(
+        weight_bytes=read.bytes,
+        least=read.least,
+        most=read.most,
+        flops=read.flops,
+        kv_bytes=kept or sizes.kv_read(model, context_sum, sequences),
+        flops_per_kv_byte=sizes.flops_per_kv_byte(model),
+        confidence=_RECOGNISED if model.config_source == CATALOGUE else _TOLD,
+        assumptions=_by_config(model),
+    )
+
+
+def _by_block(timeline: Timeline, tokens: float | None, context_sum: float | None) -> Described | None:
+    model, found = timeline.model, _recorded_weights(timeline)
+    if found is None or model.experts or not _alone(timeline):
+        return None
+    size, count = _size(model, "dtype"), _recorded(model, "parameters")
+    tied = model.tied_embeddings if model.said_by(RECORDER, "tied_embeddings") else None
     read: float | None = found.held if tied is True else None
     if tied is False:
-        vocab, hidden = _number(facts, "vocab"), _number(facts, "hidden")
+        vocab, hidden = _recorded(model, "vocab"), _recorded(model, "hidden")
         read = found.held - vocab * hidden * size if vocab and hidden and size else None
     each = found.held / count if count else size
     if not read or read <= 0 or not each:
         return None
     cache = kv_cache(timeline, None)
-    heads, kv_heads = _number(facts, "heads"), _number(facts, "kv_heads")
-    stored = _size(facts, "kv_dtype") or size
+    heads, kv_heads = _recorded(model, "heads"), _recorded(model, "kv_heads")
+    stored = _size(model, "kv_dtype") or size
     return Described(
         weight_bytes=read,
-        flops_per_weight_byte=2.0 / each,
-        kv_bytes_per_token=cache.bytes_per_token if cache else None,
+        least=read,
+        most=read,
+        flops=2.0 / each * read * (tokens or np.nan),
+        kv_bytes=cache.bytes_per_token * context_sum if cache and context_sum else None,
         flops_per_kv_byte=2.0 * heads / kv_heads / stored if heads and kv_heads and stored else None,
+        confidence=_TOLD,
+        assumptions=("bytes_from_model",),
     )
 
 
@@ -165,18 +213,23 @@ def kv_cache(timeline: Timeline, read_per_token: float | None) -> KvCache | None
         read_per_token: KV bytes that attention reads per token of context, None unknown.
     """
     written = _written(timeline)
-    facts = _recorded(timeline.trace)
-    reserved = _number(facts, "kv_reserved_bytes") or (written.reserved_bytes if written else None)
-    each = _number(facts, "kv_bytes_per_token")
-    if each is None and _alone(timeline.trace) and "kv_lora_rank" not in facts:
-        layers, heads, dim = (_number(facts, key) for key in ("layers", "kv_heads", "head_dim"))
-        size = _size(facts, "kv_dtype") or _size(facts, "dtype")
+    model = timeline.model
+    reserved = _recorded(model, "kv_reserved_bytes") or (written.reserved_bytes if written else None)
+    each = _recorded(model, "kv_bytes_per_token")
+    if each is None and _alone(timeline) and not model.kv_lora_rank and not model.mla:
+        layers, heads, dim = (_recorded(model, key) for key in ("layers", "kv_heads", "head_dim"))
+        size = _size(model, "kv_dtype") or _size(model, "dtype")
         each = 2.0 * layers * heads * dim * size if layers and heads and dim and size else None
     if each is not None:
         return KvCache(each, reserved, "recorder", assumptions=())
     if written is not None:
         return written
-    return KvCache(read_per_token, None, "shapes", assumptions=("kv_kept_is_read",)) if read_per_token else None
+    if read_per_token:
+        return KvCache(read_per_token, None, "shapes", assumptions=("kv_kept_is_read",))
+    by_config = sizes.kv_per_token(model)
+    if by_config is None:
+        return None
+    return KvCache(by_config, reserved, "model-config", _by_config(model))
 
 
 def _written(timeline: Timeline) -> KvCache | None:

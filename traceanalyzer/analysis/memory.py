@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from traceanalyzer.analysis import held
 from traceanalyzer.analysis.forecast import StepModel
 from traceanalyzer.analysis.timeline import Timeline
-from traceanalyzer.trace.collector import number, section
 
 USABLE = 0.9
 """Share of the device's memory that engines plan with (vLLM's gpu_memory_utilization by default)."""
+_WEAKEST_LAST = ("recorder", "shapes", "model-config")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ def use(timeline: Timeline, weights: held.Weights | None, decode: StepModel | No
         decode: its mean decode step, which reads the cache of its sequences.
     """
     context_sum, sequences = (decode.context_sum, decode.sequences) if decode else (None, None)
-    per_token = decode.kv_bytes / context_sum if decode and decode.kv_bytes and context_sum else None
+    read = decode.kv_bytes if decode and not decode.described else None
+    per_token = read / context_sum if read and context_sum else None
     cache = held.kv_cache(timeline, per_token)
     if weights is None and cache is None:
         return None
@@ -68,10 +69,10 @@ def use(timeline: Timeline, weights: held.Weights | None, decode: StepModel | No
         weight_bytes=weights.held if weights else None,
         kv_bytes_per_token=cache.bytes_per_token if cache else None,
         kv_reserved_bytes=cache.reserved_bytes if cache else None,
-        kv_used_bytes=number(section(timeline.trace.metadata.collector, "model"), "kv_used_bytes") or used,
+        kv_used_bytes=timeline.model.kv_used_bytes or used,
         free_bytes=max(free, 0.0) if free is not None else None,
         max_sequences=room,
-        source="recorder" if "shapes" not in sources else "shapes",
+        source=max(sources, key=_WEAKEST_LAST.index),
         confidence=certain if len(sources) == 2 else certain / 2,
         assumptions=tuple(dict.fromkeys(assumptions)),
     )

@@ -1,6 +1,7 @@
 """The analysis of one run, as one readable list of questions.
 
     trace -> activity (what ran) -> classes (which kind of kernel) -> work (FLOPs, bytes) -> steps (prefill, decode)
+          -> model (what is known of it, and from where)
           -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
           -> memory -> the mean decode step taken apart -> sensitivities, batching
 
@@ -26,6 +27,7 @@ from traceanalyzer.analysis import (
     ledger,
     limits,
     memory,
+    model,
     phases,
     quality,
     request,
@@ -37,14 +39,16 @@ from traceanalyzer.analysis import (
     work,
 )
 from traceanalyzer.analysis import cost as costs
+from traceanalyzer.catalog.hf_config import GivenModel
 from traceanalyzer.errors import InputError, UnsupportedTraceError
 from traceanalyzer.trace import windows
+from traceanalyzer.trace.collector import section
 from traceanalyzer.trace.tables import Note, Trace
 
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour.
+    """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour, and the model.
 
     Raises:
         InputError: a figure is no number above zero in a sensible range, or a dtype is not known.
@@ -54,6 +58,7 @@ class AnalysisOptions:
     peaks_tflops: Mapping[str, float] = field(default_factory=dict)
     bandwidth_gbs: float | None = None
     price: costs.Price | None = None
+    model: GivenModel | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no device has."""
@@ -124,10 +129,10 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     analysed: list[DeviceAnalysis] = []
     notes: list[Note] = []
     for trace in traces:
-        facts, found = _analyze_trace(trace, options)
+        facts, found, told = _analyze_trace(trace, options)
         runs.append(facts)
         analysed.extend(found)
-        notes.extend((*trace.quality, *facts.notes))
+        notes.extend((*trace.quality, *facts.notes, *told))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
     notes.extend(beside.notes([device.timeline for device in analysed]))
@@ -137,7 +142,8 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     decode = forecast.step_model(main.timeline, main.ledger, "decode")
     decode_floor = floor.decode_floor(main.timeline)
-    weights = held.weights(main.timeline, decode_floor.weight_bytes if decode_floor else None)
+    read = decode_floor.weight_bytes if decode_floor and decode_floor.source == "shapes" else None
+    weights = held.weights(main.timeline, read)
     used = memory.use(main.timeline, weights, decode)
     sensitive = forecast.sensitivity(decode, has_launches(main)) if decode else None
     return Analysis(
@@ -199,13 +205,17 @@ def _check_one_run(traces: Sequence[Trace]) -> None:
         raise InputError("the traces come from runs of different world sizes", together)
 
 
-def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFacts, list[DeviceAnalysis]]:
+def _analyze_trace(
+    trace: Trace, options: AnalysisOptions
+) -> tuple[steps.RunFacts, list[DeviceAnalysis], tuple[Note, ...]]:
     activity = activities.build(trace)
     classes = kernels.classes(trace, activity)
     measured = work.measure(trace, activity, classes)
     found = steps.find(trace, activity, measured)
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step)
     measured = work.fill_weights(trace, activity, measured, found.table, found.activity_step)
+    seen = model.observe(trace, activity.table, measured, len(found.table), found.facts.layers)
+    described, notes = model.describe(section(trace.metadata.collector, "model"), options.model, seen)
     given = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
@@ -220,10 +230,10 @@ def _analyze_trace(trace: Trace, options: AnalysisOptions) -> tuple[steps.RunFac
             info = devices.describe(trace.metadata, int(device), hip, given)
         on_device = found.table[found.table["device"] == device]
         own, own_work = (table if rows.all() else table[rows] for table in (activity.table, measured))
-        line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows])
+        line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows], described)
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
-    return found.facts, analysed
+    return found.facts, analysed, notes
 
 
 def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:

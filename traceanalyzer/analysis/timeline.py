@@ -27,6 +27,7 @@ import pandas as pd
 
 from traceanalyzer.analysis.devices import DeviceInfo
 from traceanalyzer.analysis.intervals import Ints, Union, covered, gaps, union, union_by_group
+from traceanalyzer.analysis.model import UNKNOWN, Description
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
 UNRECORDED_AFTER_NS = 10_000_000
@@ -39,7 +40,8 @@ it, waited for something that was not recorded; shorter waits have ordinary caus
 class Timeline:
     """One device of one trace. `busy` is the union of all activity, `unrecorded` the gaps that are no idleness.
 
-    `between` is the part of `unrecorded` that lies between two windows of the recording.
+    `between` is the part of `unrecorded` that lies between two windows of the recording. `model` is what is known of
+    the model that ran.
 
     `steps` are that device's steps in start order, with `duration_ns` (first activity to last, without unrecorded
     time), `busy_ns` (union of their activity) and `period_ns` (start to the start of the next step that is no part
@@ -54,6 +56,7 @@ class Timeline:
     kernel_busy: Union
     unrecorded: Union
     between: Union
+    model: Description = UNKNOWN
 
     @property
     def start_ns(self) -> int:
@@ -127,7 +130,13 @@ def tensor_core_times(table: pd.DataFrame, device: DeviceInfo) -> np.ndarray:
 
 
 def build(
-    trace: Trace, device: DeviceInfo, activity: pd.DataFrame, work: pd.DataFrame, steps: pd.DataFrame, step: np.ndarray
+    trace: Trace,
+    device: DeviceInfo,
+    activity: pd.DataFrame,
+    work: pd.DataFrame,
+    steps: pd.DataFrame,
+    step: np.ndarray,
+    model: Description = UNKNOWN,
 ) -> Timeline:
     """Join one device's activity with its work and steps.
 
@@ -136,6 +145,7 @@ def build(
         device: the device the rows ran on.
         activity, work, step: rows of that device only, aligned to each other.
         steps: the steps of that device, indexed by step number, in start order.
+        model: what is known of the model that ran.
     """
     table = _beside(activity, work)
     compute, memory = ideal_times(table, device)
@@ -155,7 +165,7 @@ def build(
     between = _between(busy, trace)
     unrecorded = _unrecorded(busy, start, launch_end, between)
     timed = _timed(steps, unrecorded, between).assign(busy_ns=_busy(steps, step, start, end))
-    return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded, between)
+    return Timeline(trace, device, table, timed, busy, union(start[kernel], end[kernel]), unrecorded, between, model)
 
 
 def _beside(activity: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:

@@ -19,6 +19,10 @@ DTYPE_BITS: Mapping[str, float] = {
 }  # fmt: skip
 """Bits of an element, by the words that configs and recorders use."""
 
+_SHORT: Mapping[str, str] = {
+    "float64": "fp64", "float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+}  # fmt: skip
 _SCALE, _FLOAT_SCALE = 16.0, 32.0
 _MXFP4 = 4 + 8 / 32
 _NVFP4 = 4 + 8 / 16
@@ -50,6 +54,12 @@ def plain(bits: float) -> WeightBits:
 def bits_of(dtype: str | None) -> float | None:
     """Bits of a data type by its name ("torch.bfloat16", "bf16"); None where the name is not known."""
     return DTYPE_BITS.get((dtype or "").lower().removeprefix("torch."))
+
+
+def short(dtype: str | None) -> str | None:
+    """The word by which peaks go ("torch.bfloat16" is "bf16"); None where there is no name."""
+    word = (dtype or "").lower().removeprefix("torch.")
+    return _SHORT.get(word, word) or None
 
 
 def of_words(quantization: str | None, dtype: str) -> WeightBits:

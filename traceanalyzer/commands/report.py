@@ -26,6 +26,7 @@ from traceanalyzer.errors import InputError
 
 if TYPE_CHECKING:
     from traceanalyzer import Report
+    from traceanalyzer.catalog.hf_config import GivenModel
 
 PAGE_SUFFIX = ".traceanalyzer.html"
 _COMPRESSED = (".gz", ".zst", ".zstd")
@@ -55,6 +56,10 @@ _Markdown = Annotated[
 _GpuId = Annotated[
     str | None, typer.Option("--gpu", metavar="ID", help="The GPU it ran on; `traceanalyzer gpus` lists them.")
 ]
+_Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME|config.json", help="The model that ran: a public one, or its config file."),
+]
 _Peaks = Annotated[
     list[str] | None,
     typer.Option("--peak-tflops", metavar="DTYPE=N", help="Dense peak in TFLOP/s, as bf16=312; repeatable."),
@@ -73,13 +78,14 @@ class _Settings:
     """What changes the analysis, checked."""
 
     gpu: str | None
+    model: GivenModel | None
     peaks_tflops: dict[str, float]
     bandwidth_gbs: float | None
     price: tuple[float, str] | None
 
     @property
     def given(self) -> bool:
-        return bool(self.gpu or self.peaks_tflops or self.bandwidth_gbs or self.price)
+        return bool(self.gpu or self.model or self.peaks_tflops or self.bandwidth_gbs or self.price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ def report(
     document: _Document = None,
     markdown: _Markdown = None,
     gpu: _GpuId = None,
+    model: _Model = None,
     peak_tflops: _Peaks = None,
     bandwidth_gbs: _Bandwidth = None,
     price: _Price = None,
@@ -114,6 +121,7 @@ def report(
         raise InputError("a path cannot be empty or hold a NUL character")
     settings = _Settings(
         gpu=_known_gpu(gpu),
+        model=_known_model(model),
         peaks_tflops=values.peaks(peak_tflops or ()),
         bandwidth_gbs=None if bandwidth_gbs is None else values.positive("--bandwidth-gbs", bandwidth_gbs),
         price=None if price is None else values.price(price),
@@ -139,6 +147,17 @@ def _known_gpu(gpu: str | None) -> str | None:
     from traceanalyzer.catalog.gpus import find
 
     return find(gpu).id
+
+
+def _known_model(model: str | None) -> GivenModel | None:
+    """The model, checked before a long trace is read."""
+    if model is None:
+        return None
+    if "\0" in model or not model.strip():
+        raise InputError("--model needs a name or a config file")
+    from traceanalyzer.catalog.hf_config import given
+
+    return given(model)
 
 
 def _outputs(
@@ -238,6 +257,7 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     progress.show("analysing")
     options = AnalysisOptions(
         gpu=settings.gpu,
+        model=settings.model,
         peaks_tflops=settings.peaks_tflops,
         bandwidth_gbs=settings.bandwidth_gbs,
         price=None if settings.price is None else Price(*settings.price),
@@ -250,7 +270,9 @@ def _read_page(paths: Sequence[str], settings: _Settings) -> Report:
         raise InputError("a page made earlier cannot be combined with other paths", "give the page alone")
     name = "stdin" if paths[0] == STDOUT else Path(paths[0]).name
     if settings.given:
-        raise InputError(f"{name} is a finished page: its GPU, peaks and price are fixed", "analyse the trace again")
+        raise InputError(
+            f"{name} is a finished page: its GPU, model, peaks and price are fixed", "analyse the trace again"
+        )
     from traceanalyzer.report.html import from_html
 
     try:

@@ -68,6 +68,7 @@ def _options(analysis: Analysis) -> doc.Options:
     price = options.price
     return doc.Options(
         gpu=options.gpu,
+        model=capped(options.model.label) if options.model else None,
         price_per_gpu_hour=price.per_gpu_hour if price else None,
         currency=price.currency if price else None,
         peaks_tflops=dict(sorted(options.peaks_tflops.items())),
@@ -79,17 +80,17 @@ def _run(analysis: Analysis) -> doc.Run:
     facts = analysis.main_run
     trace = analysis.main.timeline.trace
     producer = trace.metadata.producer or {}
-    model = described(trace.metadata.collector, facts.layers)
+    model = analysis.main.timeline.model
     window = section(trace.metadata.collector, "window")
     return doc.Run(
         workload=facts.workload,
         engine=facts.engine,
         engine_version=producer.get((facts.engine or "").lower()) or word(window, "engine_version"),
-        parallel={},
+        parallel={"tp": model.tp} if model.tp and model.tp > 1 else {},
         graph_mode=facts.graph_mode,
         labels={},
         sample_weight=number(section(trace.metadata.collector, "sampling"), "weight_s"),
-        model=model,
+        model=described(model),
     )
 
 

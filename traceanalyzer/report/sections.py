@@ -41,8 +41,28 @@ class Options(Section):
     bandwidth_gbs: float | None = None
 
 
+class LatentAttention(Section):
+    """Multi-head latent attention: what is kept of a token and layer are `kv_lora_rank` + `qk_rope` numbers."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope: int
+    qk_rope: int
+    v_head_dim: int
+
+
+class StoredBits(Section):
+    """Bits that a weight takes where it is stored, scales included, by what it belongs to."""
+
+    attention: float
+    mlp: float
+    experts: float
+    lm_head: float
+    embedding: float
+
+
 class ModelInfo(Section):
-    """The model that ran, as far as it is known; `source` says from where."""
+    """The model that ran, as far as it is known, whole; of each field `sources` says where it comes from."""
 
     name: str | None = None
     fingerprint: str | None = None
@@ -60,6 +80,17 @@ class ModelInfo(Section):
     kv_dtype: str | None = None
     quantization: str | None = None
     source: str | None = None
+    architecture: str | None = None
+    gated: bool | None = None
+    expert_ffn: int | None = None
+    shared_experts: int | None = None
+    first_dense_layers: int | None = None
+    sliding_window: int | None = None  # keys that a query sees at most, in layers that have a window
+    full_attention_every: int | None = None  # every so many layers one has none; null where all have one
+    mla: LatentAttention | None = None
+    tied_embeddings: bool | None = None
+    weight_bits: StoredBits | None = None
+    sources: dict[str, str] = {}
 
 
 class Run(Section):

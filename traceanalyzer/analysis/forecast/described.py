@@ -1,4 +1,4 @@
-"""Work of a decode step whose kernels carry no shapes (a CUDA graph), from the model as its recorder describes it.
+"""Work of a decode step whose kernels carry no shapes (a CUDA graph), from the description of the model.
 
 The step reads the model's weights and its cache once. What known kernels do not read, the unknown matrix and attention
 kernels do; each takes a part of it by its time. That is right for the step as a whole, and for a kernel only as far as
@@ -23,26 +23,25 @@ Floats = npt.NDArray[np.float64]
 
 
 def with_described_work(
-    rows: pd.DataFrame, timeline: Timeline, tokens: float | None, context_sum: float | None
+    rows: pd.DataFrame, timeline: Timeline, tokens: float | None, context_sum: float | None, sequences: float | None
 ) -> pd.DataFrame | None:
-    """The rows of a mean decode step with work where it was unknown; None where the recorder does not tell it.
+    """The rows of a mean decode step with work where it was unknown; None where no description tells it.
 
     Args:
         rows: of a `StepModel`.
         timeline: of the device.
-        tokens, context_sum: of the mean step.
+        tokens, context_sum, sequences: of the mean step.
     """
-    model, bandwidth = held.described(timeline), timeline.device.bandwidth_gbs
+    model, bandwidth = held.described(timeline, tokens, context_sum, sequences), timeline.device.bandwidth_gbs
     if model is None or not tokens or not bandwidth:
         return None
     main = ~rows["role"].isin(HELPER_ROLES).to_numpy()
     matrix = rows["category"].isin(MATRIX_CATEGORIES).to_numpy() & main
-    out = _shared_out(rows, timeline, matrix, "weight_bytes", model.weight_bytes, model.flops_per_weight_byte * tokens)
-    if out is None or not context_sum or not model.kv_bytes_per_token or not model.flops_per_kv_byte:
+    out = _shared_out(rows, timeline, matrix, "weight_bytes", model.weight_bytes, model.flops / model.weight_bytes)
+    if out is None or not model.kv_bytes or not model.flops_per_kv_byte:
         return out
     attention = rows["category"].eq("attention").to_numpy() & main
-    cache = model.kv_bytes_per_token * context_sum
-    read = _shared_out(out, timeline, attention, "kv_bytes", cache, model.flops_per_kv_byte)
+    read = _shared_out(out, timeline, attention, "kv_bytes", model.kv_bytes, model.flops_per_kv_byte)
     return out if read is None else read
 
 

@@ -63,8 +63,8 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
     idle = _idle(ledger, phase, max(mean - busy, 0.0))
     late = gaps.late & gaps.inside
     waits = min(float((gaps.end - gaps.start)[late].sum()) / count, idle.get("idle_launch", 0.0))
-    tokens, context_sum = _mean(steps["tokens"]), _mean(steps["context_sum"])
-    told = with_described_work(rows, timeline, tokens, context_sum) if phase == "decode" else None
+    tokens, context_sum, sequences = (_mean(steps[name]) for name in ("tokens", "context_sum", "sequences"))
+    told = with_described_work(rows, timeline, tokens, context_sum, sequences) if phase == "decode" else None
     return StepModel(
         phase=phase,
         steps=count,
@@ -75,7 +75,7 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
         own_host_ns=_own_host(timeline, steps, wall),
         late_latency_ns=float(late.sum()) / count * gaps.latency_ns,
         tokens=tokens,
-        sequences=_mean(steps["sequences"]),
+        sequences=sequences,
         context_sum=context_sum,
         output_tokens=_output(steps, phase),
     )

@@ -13,6 +13,12 @@ ASSUMPTIONS: Mapping[str, str] = {
     "a step, and the input embedding is gathered, not read as a whole.",
     "bytes_from_model": "The shapes of the step are not recorded; its bytes are those of the model as the recorder "
     "describes it: all weights but the input embedding, and the whole cache of its sequences.",
+    "bytes_from_given_model": "Where shapes do not tell, bytes are those of the model that was given, divided among "
+    "tensor parallel ranks: a step reads all weights but the input embedding, and the cache of its sequences, which "
+    "are taken to be equally long.",
+    "bytes_from_recognised_model": "Where shapes do not tell, bytes are those of the public model whose vocabulary, "
+    "hidden size and layers the trace shows, stored as published: a step reads all weights but the input embedding, "
+    "and the cache of its sequences, which are taken to be equally long.",
     "weights_unknown": "Weight bytes are not known, so there is no floor.",
     "kv_unknown": "KV bytes are not known, so the floor holds the weights alone and is too low.",
     "kv_read_is_kept": "Attention runs in separate products, which read copies of the cache; KV bytes are those that "
@@ -40,8 +46,8 @@ ASSUMPTIONS: Mapping[str, str] = {
     "weights_read_once": "Weights are read once a step, however many sequences it has; all else grows with them.",
     "experts_grow_with_batch": "Experts are taken to be read as often as sequences grow, so batching gains nothing "
     "there.",
-    "work_from_model": "The step carries no shapes; its weights and cache are those of the model as the recorder "
-    "describes it, divided among its kernels by time.",
+    "work_from_model": "The step carries no shapes; its weights and cache are those of the model as it is described, "
+    "divided among its kernels by time.",
     "kv_room_unknown": "How many sequences fit in memory is not known.",
     # prefill ideal
     "causal_half": "Causal attention counts only the pairs it may look at.",

@@ -86,6 +86,8 @@ SOURCES: Mapping[str, str] = {
     "annotation": "annotations",
     "steps": "measured steps",
     "trace": "the trace",
+    "user": "the given model",
+    "catalogue": "the public config of this shape",
     "none": "none",
 }
 

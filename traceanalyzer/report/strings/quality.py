@@ -66,6 +66,14 @@ QUALITY: Mapping[str, str] = {
     "gpu_shared": "{count} other process{es} used the GPU during the recording: it took time that no trace shows.",
     "window_not_typical": "A decode step in the recorded windows differs by {detail} from those without the profiler: "
     "take the kernels' times from here, and rates from the step log.",
+    # what contradicts the description of the model
+    "given_model_contradicted": "The model that was given does not fit ({detail}): figures that depend on this are "
+    "not taken from it.",
+    "known_model_stored_otherwise": "The shape is that of {detail}, but its kernels multiply weights that are stored "
+    "otherwise than published; what its public config says of that is not used. Give the config of what ran with "
+    "--model.",
+    "model_ranks_unknown": "How the ranks divide the model that was given is not seen: figures of one rank are not "
+    "taken from it.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
     # what is counted less exactly than the rest
