@@ -178,7 +178,8 @@ def requests(server: Serving) -> dict[str, str]:
     """What is asked for, by what it is called in the table."""
     page = server.ask("GET", "/api/v1/traces?size=50").json()
     return {
-        f"page (target: below {LIST_TARGET_MS} ms)": "/", "the next page": f"/?after={page['next']}", "one model": "/?model=llama-3.1-8b",
+        f"page (target: below {LIST_TARGET_MS} ms)": "/", "the next page": f"/?after={page['next']}",
+        "one model": "/?model=llama-3.1-8b",
         "two filters": "/?model=llama-3.1-8b&environment=staging", "a search": "/?text=mixtral",
         "a search without a match": "/?text=nothing-like-it", "as JSON": "/api/v1/traces",
     }  # fmt: skip

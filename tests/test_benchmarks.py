@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -73,3 +74,18 @@ def test_sizes(run: ModuleType, text: str, bytes_: int) -> None:
 def test_a_failing_program_says_why(run: ModuleType) -> None:
     with pytest.raises(RuntimeError, match="no such thing"):
         run.use_of([sys.executable, "-c", "raise SystemExit('no such thing')"])
+
+
+def test_the_servers_benchmark_measures_what_it_says(tmp_path: Path) -> None:
+    """Small: a few uploads, a short list."""
+    command = [sys.executable, ROOT / "benchmarks" / "server.py", "--uploads", "2", "--megabytes", "0.3"]
+    command += ["--rows", "300", "--rounds", "2", "--json", tmp_path / "figures.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    uploads, lists = figures["uploads"], figures["lists"]
+    assert 0.2 < uploads["mb"] < 0.4 and uploads["text_mb"] > 5 * uploads["mb"]
+    assert 50 < uploads["idle_mb"] <= uploads["one_mb"] * 1.05
+    assert uploads["memory_ratio"] == pytest.approx(uploads["many_mb"] / uploads["one_mb"])
+    assert len(lists) == 7 and all(one["ratio"] == one["many_ms"] / one["few_ms"] > 0 for one in lists.values())
+    assert "| 2 uploads / one |" in done.stdout and "| List with 300 traces |" in done.stdout
