@@ -285,8 +285,18 @@ def test_nobody_else_is_trusted_while_no_token_exists(services: Services) -> Non
         assert client(app, address=address).put(PATH, content=TRACE).status_code == 401
     for header in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
         assert client(app).put(PATH, content=TRACE, headers={header: "127.0.0.1"}).status_code == 401
-    assert client(app, "ta_000000000000_" + "A" * 43).get(LIST).status_code == 401
     assert kept(services) == NOTHING
+
+
+@pytest.mark.parametrize("header", ["Bearer ", "Bearer ta_...", "Bearer ta_000000000000_" + "A" * 43, "Basic eDp5", ""])
+def test_a_header_is_ignored_on_this_machine_until_the_first_token(services: Services, header: str) -> None:
+    app, headers = create_app(services), {"Authorization": header}
+    assert client(app).get(LIST, headers=headers).status_code == 200
+    assert client(app, address="10.0.0.5").get(LIST, headers=headers).status_code == 401
+    assert client(app).get(LIST, headers={**headers, "Via": "1.1 proxy"}).status_code == 401
+    token, _ = services.tokens.make("x", ("read",))
+    services.tokens.revoke(token.id)
+    assert client(app).get(LIST, headers=headers).status_code == 401
 
 
 def test_a_session_ends_with_its_token_and_cannot_be_forged(services: Services) -> None:

@@ -144,6 +144,6 @@ def _identified(request: Request, services: Services) -> Caller:
         token = session_token(request, services)
     if token is not None:
         return Caller.of(token)
-    if header is None and not services.tokens.any_active() and is_local(request):
+    if not services.tokens.any_active() and is_local(request):  # whatever a header says: there is nothing to compare
         return _LOCAL_CALLER
     return NOBODY
