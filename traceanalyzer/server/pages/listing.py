@@ -16,6 +16,8 @@ from traceanalyzer.server.traces import Page, Search, TraceRow
 
 _SUGGESTED = ("model", "engine", "environment", "gpu")
 _TEXTS = ("text", *_SUGGESTED)
+_RECORDING = "recording"
+"""Asked for by a trace's page; the form shows it only then."""
 _HOUR_MS = 3_600_000
 _SINCE = {"hour": _HOUR_MS, "day": 24 * _HOUR_MS, "week": 7 * 24 * _HOUR_MS, "month": 30 * 24 * _HOUR_MS}
 
@@ -43,7 +45,7 @@ class Field:
 def traces(visit: Visit) -> Response:
     """The newest traces that are as asked for."""
     limits = visit.services.settings.limits
-    given = {name: visit.asked(name)[: limits.label_chars] for name in (*_TEXTS, "bound", "state", "since")}
+    given = {name: visit.asked(name)[: limits.label_chars] for name in (*_TEXTS, _RECORDING, "bound", "state", "since")}
     asked = {name: value for name, value in given.items() if value}
     after = visit.asked("after") or None
     found = visit.services.traces.find(_search(asked, visit.now), after, limits.page_size)
@@ -61,6 +63,11 @@ def traces(visit: Visit) -> Response:
     )
 
 
+def path_of_recording(recording: str) -> str:
+    """The address of the list of a recording's traces."""
+    return _address({_RECORDING: recording})
+
+
 def _search(asked: dict[str, str], now: int) -> Search:
     since = _SINCE.get(asked.get("since", ""))
     return Search(
@@ -71,6 +78,7 @@ def _search(asked: dict[str, str], now: int) -> Search:
         gpu=asked.get("gpu"),
         bound=asked.get("bound"),
         state=asked.get("state"),
+        recording=asked.get(_RECORDING),
         since_ms=None if since is None else now - since,
     )
 
@@ -82,6 +90,7 @@ def _fields(given: dict[str, str]) -> list[Field]:
     times = (Choice("", text("filter.any_time")), *(Choice(since, text(f"filter.{since}")) for since in _SINCE))
     return [
         *(Field(name, text(f"filter.{name}"), given[name], "search" if name == "text" else "text") for name in _TEXTS),
+        *([Field(_RECORDING, text("about.recording"), given[_RECORDING])] if given[_RECORDING] else []),
         Field("bound", text("filter.bound"), given["bound"], choices=bounds),
         Field("state", text("filter.state"), given["state"], choices=states),
         Field("since", text("filter.since"), given["since"], choices=times),

@@ -9,6 +9,7 @@ from fastapi import Response
 from traceanalyzer.server import storing
 from traceanalyzer.server.database.models import Job
 from traceanalyzer.server.pages.lines import link_line, path_of, stem_of, trace_facts, trace_line
+from traceanalyzer.server.pages.listing import path_of_recording
 from traceanalyzer.server.pages.sharing import lifetimes, may_share
 from traceanalyzer.server.pages.visit import NothingHere, Visit, go
 from traceanalyzer.server.pages.words import text
@@ -38,6 +39,7 @@ def trace(visit: Visit) -> Response:
         stem=stem_of(row),
         facts=trace_facts(row, visit.now),
         raw=raw,
+        recording=path_of_recording(row.recording) if row.recording else "",
         report=ReportPaths(*(f"{raw}/report?format={kind}" for kind in ("html", "json", "md"))),
         has_report=row.analysed_at is not None,
         waiting=row.state in ("queued", "running"),
