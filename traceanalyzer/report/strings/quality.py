@@ -37,6 +37,9 @@ QUALITY: Mapping[str, str] = {
     "certain.",
     "begin_end_events": "{count} event{s} recorded as begin or end {were} left out; PyTorch writes none.",
     "whole_microseconds": "Times are recorded in whole microseconds: figures on short kernels are coarse.",
+    # what Holistic Trace Analysis made of it
+    "hta_failed": "Holistic Trace Analysis failed on this trace ({detail}), so the appendix has no figures of it.",
+    "hta_left_out": "The appendix has no figures of Holistic Trace Analysis: {detail} would take it too long.",
     # what a recording holds
     "windows_joined": "{count} windows of the run were joined; the {detail} s between them were not recorded, and "
     "count neither as idle nor as busy.",
