@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.server import paging
 from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import Job, Trace
 from traceanalyzer.server.text import clean, now_ms, tail
@@ -27,7 +28,6 @@ _WAITING = ("queued", "failed")
 _LONGEST_WAIT_MS = 86_400_000
 _ERROR_CHARS = 1000
 _OUTPUT_BYTES = 4096
-_LARGEST_PAGE = 500
 
 
 @overload
@@ -144,17 +144,8 @@ class Jobs:
         Raises:
             InputError: `page` is none of ours.
         """
-        size = max(1, min(size, _LARGEST_PAGE))
-        query = select(Job).order_by(Job.id.desc()).limit(size + 1)
-        if state is not None:
-            query = query.where(Job.state == state)
-        if page is not None:
-            if not (page.isascii() and page.isdigit() and len(page) <= 18):
-                raise InputError("no such page", "start at the first page again")
-            query = query.where(Job.id < int(page))
-        with self._database.reading() as session:
-            rows = session.scalars(query).all()
-        return Page(rows[:size], str(rows[size - 1].id) if len(rows) > size else None, None)
+        wanted = [] if state is None else [Job.state == state]
+        return paging.newest(self._database, Job, Job.id, wanted, page, size)
 
     def counts(self) -> dict[str, int]:
         """How many jobs there are in each state."""
