@@ -85,6 +85,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         live.services.jobs.take(job.id, now_ms())
         live.services.jobs.dead(job.id, "z" * 300, now_ms(), "line\n" + "w" * 500)
         live.services.links.make(MEMORY, None, 86_400)
+        for subject, detail in ((MEMORY, "html"), (LONG, ""), ("u" * 200, hostile * 20), ("0" * 64, "v" * 1000)):
+            live.services.audit.note("local" if detail == "html" else "w" * 190, "view", subject, detail)
         yield live
 
 
@@ -128,7 +130,7 @@ def window(chrome: Any, live: Live, **options: Any) -> Iterator[Window]:
 def paths(live: Live) -> list[str]:
     _, secret = live.services.links.make(MEMORY, None)
     traces = [f"/t/{sha256}{more}" for sha256 in (MEMORY, HOST, LONG) for more in ("", "/delete")]
-    return ["/", "/?text=none", "/upload", "/jobs", "/login", f"/s/{secret}", *traces]
+    return ["/", "/?text=none", "/upload", "/jobs", "/audit", "/login", f"/s/{secret}", *traces]
 
 
 DROP = """([name, data]) => {

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from tests.server.pages_setup import HOST, MEMORY, MINUTE_MS, Page, add, browser, fill, server
+from traceanalyzer.server.database.models import Audit as Entry
 from traceanalyzer.server.database.models import Job, Trace
 from traceanalyzer.server.labels import Labels
 from traceanalyzer.server.pages import rendering, words
@@ -56,6 +57,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClie
                 session.execute(
                     update(Job).where(Job.sha256 == sha256).values(state="dead", error=text, output=f"{text}\n{text}")
                 )
+                session.add(Entry(at=10**18, actor=text, action=text, subject=text, detail=text * 30))
         yield browser(app), names
 
 
@@ -197,7 +199,17 @@ def test_what_is_not_there_is_told_so(filled: tuple[TestClient, Services], path:
 
 
 def pages_of(names: list[str]) -> list[str]:
-    made = ["/", "/upload", "/jobs", "/login", "/jobs?state=dead", "/s/unknown", f"/t/{'0' * 64}"]
+    made = [
+        "/",
+        "/upload",
+        "/jobs",
+        "/login",
+        "/jobs?state=dead",
+        "/audit",
+        "/audit?subject=x",
+        "/s/unknown",
+        f"/t/{'0' * 64}",
+    ]
     return made + [f"/t/{name}{more}" for name in names for more in ("", "/delete")]
 
 
@@ -338,6 +350,21 @@ def test_every_sentence_is_used_and_every_sentence_that_is_used_exists() -> None
         "filter": ["text", "model", "engine", "environment", "gpu", "hour", "day", "week", "month"],
         "share": ["day", "week", "month", "quarter", "never"],
         "upload": ["model", "engine", "environment", "host", "revision", "recording", "weight_s"],
+        "audit.who": ["-", "local", "retention", "command line"],
+        "audit.did": [
+            "upload",
+            "view",
+            "open",
+            "download",
+            "delete",
+            "share",
+            "revoke",
+            "pin",
+            "unpin",
+            "analyse",
+            "login",
+        ],
+        "audit.did.token": ["create", "revoke"],
         "jobs.show": ["all", "dead", "failed", "running", "queued", "done"],
     }
     unused = {

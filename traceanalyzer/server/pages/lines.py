@@ -103,7 +103,7 @@ def trace_line(row: TraceRow, now: int) -> TraceLine:
         name=name,
         title=row.headline or name,
         state=row.state,
-        state_label=_named("state", row.state),
+        state_label=named("state", row.state),
         bound_label=BOUNDS.get(row.bound or "", ""),
         labels=tuple(said for said in (row.model, row.gpu, row.engine, row.environment) if said),
         step=fmt.duration(row.decode_step_us),
@@ -162,8 +162,8 @@ def job_line(job: Job, name: str, now: int) -> JobLine:
         path=path_of(job.sha256),
         name=name,
         state=job.state,
-        state_label=_named("state", state),
-        reason_label=_named("reason", job.reason),
+        state_label=named("state", state),
+        reason_label=named("reason", job.reason),
         attempts=job.attempts,
         when=moment(since, now),
         again=moment(job.not_before, now) if job.state == "failed" else None,
@@ -192,6 +192,11 @@ def path_of(sha256: str) -> str:
     return f"/t/{sha256}"
 
 
+def named(kind: str, code: str) -> str:
+    """The words for a code; a code of another version stands for itself."""
+    return TEXT.get(f"{kind}.{code}", code)
+
+
 def stem_of(row: TraceRow) -> str:
     """What files about a trace are called, without the endings of its own name."""
     stem = row.name or row.sha256[:_SHORT_HASH]
@@ -206,8 +211,3 @@ def _given(key: str, value: str | None, code: bool = False, long: bool = False) 
 
 def _seconds(seconds: float | None) -> str:
     return fmt.duration(None if seconds is None else seconds * 1e6)
-
-
-def _named(kind: str, code: str) -> str:
-    """The words for a code; a code of another version stands for itself."""
-    return TEXT.get(f"{kind}.{code}", code)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from traceanalyzer.server.pages import jobs, listing, rendering, sending, sharing, signing, trace
+from traceanalyzer.server.pages import audit, jobs, listing, rendering, sending, sharing, signing, trace
 from traceanalyzer.server.pages.visit import Page, page
 from traceanalyzer.server.services import Services
 
@@ -24,6 +24,7 @@ def router(services: Services) -> APIRouter:
         ("/t/{sha256}/delete", trace.ask_to_delete, "delete"),
         ("/upload", sending.upload, "upload"),
         ("/jobs", jobs.jobs, "read"),
+        ("/audit", audit.audit, "admin"),
         ("/login", signing.login, None),
         ("/s/{secret}", sharing.shared, None),
         ("/s/{secret}/report", sharing.shared_report, None),

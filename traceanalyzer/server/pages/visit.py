@@ -133,6 +133,7 @@ class Visit:
             *([Place("/", text("nav.list"))] if may["read"] else []),
             *([Place("/upload", text("nav.upload"))] if may["upload"] else []),
             *([Place("/jobs", text("nav.jobs"))] if may["read"] else []),
+            *([Place("/audit", text("nav.audit"))] if self.may("admin") else []),
             *([] if any(may.values()) else [Place("/login", text("nav.login"))]),
         ]
         return Frame(
