@@ -9,18 +9,22 @@ and ops; one that is a common word of this field or shorter than three letters i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
+from traceanalyzer.share.redact.finder import Finder
+from traceanalyzer.share.redact.terms import is_term
 from traceanalyzer.trace.notes import NoteBook
 from traceanalyzer.trace.source import SourceStream
 
 _OVERLAP = 1024
-_MOST_NAMES = 200
+_MOST_WEAK = 200
+"""Of names that stand under keys which anybody may use."""
+_MOST_HOMES = 20_000
+"""What is taken into memory of a file that lists homes without end."""
 _SLASH = rb"(?:\\?/|\\\\|\\u00(?:2f|2F|5c|5C))"
 _PART = rb'((?:[^"\\/:,;()<>*?|]|\\u[0-9a-fA-F]{4}){1,64})'
 _HOME = re.compile(rb"(?:home|Users|HOME)" + _SLASH + rb"+" + _PART + rb"(?=[\\/\":,;() ])")
@@ -39,6 +43,9 @@ _FILE = re.compile(r"(?:.*[\\/])?([\w.-]+?)_\d+(?:\.\d+)?\.pt\.trace\.json(?:\.g
 _HOST = re.compile(r"(?=[^.])[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}", re.ASCII)
 _USER = re.compile(r"[^\W_][\w .@+-]{1,62}\w")
 _NUMBER = re.compile(r"[\d.]+")
+_VAGUE = frozenset(("host", "node", "machine"))
+"""Keys under which other things stand too: a name there is a host's by its form."""
+_MACHINE = re.compile(r".*\..*|(?=.*\d).*-.*", re.DOTALL)
 PACKAGES = frozenset((
     "torch", "vllm", "sglang", "sgl_kernel", "transformers", "triton", "flash_attn", "flashinfer", "accelerate",
     "aiter",
@@ -54,10 +61,11 @@ _COMMON = PACKAGES | frozenset((
     "true", "false", "trace", "traces", "profile", "profiler", "stream", "cpu", "gpu", "opt", "usr", "tmp",
     "var", "lib", "bin", "src", "app", "run", "runner", "jenkins", "decode", "prefill", "forward", "backward",
     "step", "string", "float", "half", "int", "long", "void", "const", "char", "bool", "at", "std", "nn", "and",
-    "for", "the", "my",
+    "for", "the", "my", "text", "input", "name", "key", "process", "thread", "annotation", "path", "address", "email",
+    "credential", "removed", "arguments", "op",
 ))  # fmt: skip
 _LEAST_LETTERS = 3
-_DISTINCTIVE = re.compile(r"(?=.*[\d.-]).{6,}|\w{9,}")
+_DISTINCTIVE = re.compile(r"(?=.*[\d.-]).{6,}|(?=.*\d)(?=.*[A-Za-z]).{4,}|\w{9,}")
 
 
 @dataclass(frozen=True)
@@ -68,14 +76,19 @@ class Known:
     users: frozenset[str] = frozenset()
 
     @cached_property
-    def all(self) -> re.Pattern[str] | None:
+    def all(self) -> Finder:
         """Finds any of them."""
-        return _finder(self.hosts, self.users)
+        hosts, users = self._distinctive
+        return Finder((hosts, users), (self.hosts - hosts, self.users - users))
 
     @cached_property
-    def distinctive(self) -> re.Pattern[str] | None:
+    def distinctive(self) -> Finder:
         """Finds those that can be nothing else."""
-        return _finder(filter(_DISTINCTIVE.fullmatch, self.hosts), filter(_DISTINCTIVE.fullmatch, self.users))
+        return Finder(self._distinctive)
+
+    @cached_property
+    def _distinctive(self) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(filter(_is_distinctive, self.hosts)), frozenset(filter(_is_distinctive, self.users))
 
 
 def learn(path: Path) -> Known:
@@ -84,30 +97,50 @@ def learn(path: Path) -> Known:
     Raises:
         InputError, UnsupportedTraceError: it cannot be opened as a trace.
     """
-    hosts: set[str] = set()
-    users: set[str] = set()
-    add_host(hosts, host_of_file(path.name))
+    names = _Names()
+    add_host(names.hosts, host_of_file(path.name))
     stream = SourceStream(path, NoteBook())
     try:
         tail = b""
         for chunk in stream:
-            text = tail + chunk
-            lower = text.lower()
-            if b"home" in lower or b"users" in lower:
-                for found in set(_HOME.findall(text)):
-                    _add_user(users, _decoded(found))
-            if b"torchinductor_" in lower:
-                for found in set(_INDUCTOR.findall(text)):
-                    _add_user(users, _decoded(found))
-            if any(sign in lower for sign in _SIGNS):
-                for key, value in set(_KEYED.findall(text)):
-                    _add(_decoded(key).lower(), _decoded(value), hosts, users)
-            tail = text[-_OVERLAP:]
-            if len(hosts) + len(users) > _MOST_NAMES:
-                break
+            names.read(tail + chunk)
+            tail = (tail + chunk)[-_OVERLAP:]
     finally:
         stream.close()
-    return Known(frozenset(hosts), frozenset(users))
+    return Known(frozenset(names.hosts | names.weak_hosts), frozenset(names.users | names.weak_users))
+
+
+class _Names:
+    """What was learnt up to here; the weak ones only until they are many."""
+
+    def __init__(self) -> None:
+        self.hosts: set[str] = set()
+        self.users: set[str] = set()
+        self.weak_hosts: set[str] = set()
+        self.weak_users: set[str] = set()
+
+    def read(self, text: bytes) -> None:
+        """Learn from a piece of the file."""
+        lower = text.lower()
+        for pattern, signs in ((_HOME, (b"home", b"users")), (_INDUCTOR, (b"torchinductor_",))):
+            if any(sign in lower for sign in signs) and len(self.users) < _MOST_HOMES:
+                for found in set(pattern.findall(text)):
+                    _add_user(self.users, _decoded(found))
+        if any(sign in lower for sign in _SIGNS):
+            for key, value in set(_KEYED.findall(text)):
+                self._add(_decoded(key).lower(), _decoded(value))
+
+    def _add(self, key: str, value: str) -> None:
+        if key.replace("_", "") == "tracename":
+            add_host(self.hosts, host_of_file(value))
+        elif key.replace("_", "") == "hostname":
+            add_host(self.hosts, value)
+        elif len(self.weak_hosts) + len(self.weak_users) > _MOST_WEAK:
+            return
+        elif "user" in key or key == "logname":
+            _add_user(self.weak_users, value)
+        elif key not in _VAGUE or _MACHINE.fullmatch(value):
+            add_host(self.weak_hosts, value)
 
 
 def host_of_file(name: str) -> str:
@@ -125,15 +158,6 @@ def add_host(hosts: set[str], name: str) -> None:
             hosts.add(part)
 
 
-def _add(key: str, value: str, hosts: set[str], users: set[str]) -> None:
-    if key.replace("_", "") == "tracename":
-        add_host(hosts, host_of_file(value))
-    elif "user" in key or key == "logname":
-        _add_user(users, value)
-    else:
-        add_host(hosts, value)
-
-
 def _add_user(users: set[str], name: str) -> None:
     name = name.strip()
     if len(name) >= _LEAST_LETTERS and _USER.fullmatch(name) and name.lower() not in _COMMON:
@@ -147,11 +171,5 @@ def _decoded(text: bytes) -> str:
         return text.decode("utf-8", "replace")
 
 
-def _finder(hosts: Iterable[str], users: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern with a group `user` for the users; longer names first, as one may begin another."""
-    parts = []
-    for group, names in (("host", hosts), ("user", users)):
-        listed = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
-        if listed:
-            parts.append(f"(?P<{group}>{listed})")
-    return re.compile(rf"(?<![A-Za-z0-9:])(?:{'|'.join(parts)})(?![A-Za-z0-9])", re.IGNORECASE) if parts else None
+def _is_distinctive(name: str) -> bool:
+    return bool(_DISTINCTIVE.fullmatch(name)) and not is_term(name)

@@ -31,11 +31,12 @@ _CREDENTIALS = re.compile(
         (?:"[^"]*+"?|'[^']*+'?|(?i:(?:bearer|basic)\s+)?(?!\d{1,6}(?![\w.-]))[^\s"'&,;)\]}]++)
     |(?:gh[opsur]_|github_pat_|glpat-|dckr_pat_|nvapi-|dop_v1_|shpat_)(?=[\w.-]{0,40}?\d|[A-Za-z0-9]{12})[\w.-]{8,}+
     |(?<![A-Za-z0-9])(?:
-        xox[a-z]-[\w-]{8,}|(?:[sprg]k_live_|sk_test_)\w{8,}|gsk_[A-Za-z0-9]{16,}|hf_(?=[A-Za-z]*\d|\w{20})[A-Za-z0-9]{8,}
-        |sk-(?=[\w-]*\d)[\w-]{10,}|(?:npm_|pypi-|tvly-|figd_|r8_)(?=[\w-]*\d)[A-Za-z0-9-]{20,}|AIza[\w-]{20,}
+        xox[a-z]-[\w-]{8,}|(?:[sprg]k_live_|sk_test_)\w{8,}|gsk_[A-Za-z0-9]{16,}
+        |hf_(?=[A-Za-z]{0,200}\d|\w{20})[A-Za-z0-9]{8,}
+        |sk-(?=[\w-]{0,200}\d)[\w-]{10,}|(?:npm_|pypi-|tvly-|figd_|r8_)(?=[\w-]{0,200}\d)[A-Za-z0-9-]{20,}|AIza[\w-]{20,}
         |ya29\.[\w-]{8,}|SG\.[\w-]{10,}\.[\w-]{10,}|ta_[0-9a-f]{12}_[\w-]{8,}
         |eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,}
-        |(?i:bearer|basic)\s+(?!\[credential\])(?=[A-Za-z+/_.=~-]*\d|\S{16})[A-Za-z0-9+/_.=~-]{8,})
+        |(?i:bearer|basic)\s+(?!\[credential\])(?=[A-Za-z+/_.=~-]{0,200}\d|\S{16})[A-Za-z0-9+/_.=~-]{8,})
     |-----BEGIN\ [A-Z ]{1,40}-----(?s:.*?)(?:-----END\ [A-Z ]{1,40}-----|\Z)
     |(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?!\[credential\]@)[^/\s@]{0,200}@
     """,
@@ -48,7 +49,8 @@ _CREDENTIAL_SIGNS = (
     "akia", "asia", "agpa", "aroa", "aida", "bearer", "basic", "-----begin", "://",
 )  # fmt: skip
 """One of these stands in every credential, in lower case: looking for each is faster than for the pattern."""
-_EMAIL = re.compile(r"[\w.+%-]{1,64}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])")
+_EMAIL = re.compile(r"[\w.+%-]{1,64}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,63}(?![A-Za-z0-9])")
+_AT_ADDRESS = re.compile(r"[\w.+%-]{1,64}+@\[(?:ipv6:)?[0-9a-f:.]{2,45}\]", re.IGNORECASE)
 _URL = re.compile(r"\b(?!file:)([A-Za-z][A-Za-z0-9+.-]{1,20})://(?!\[host\])[^\s\"'<>,;(){}]+", re.ASCII)
 _INTERNAL = re.compile(
     r"(?<![\w.-])(?:[a-z0-9][a-z0-9-]{0,62}\.){1,8}(?:internal|corp|intranet|lan|cluster\.local|amazonaws\.com)(?![\w-])"
@@ -60,18 +62,24 @@ _UNMARKED = r"(?<!\[path\])(?<!\[home\])(?<!\[host\])"
 _SPACED_HOME = re.compile(r"(/(?:home|Users)/)[^/\r\n\"':;,()<>]{1,64}(?=/)")
 _HOME = re.compile(rf"{_UNMARKED}(?<![\w./])/root(?![\w/-])|(?<![\w~])~[\w.-]*(?=/)")
 _PATH = re.compile(
-    rf"{_UNMARKED}(?:(?<![^\s\"'=:,;()<>{{}}|`\[\]@!?&*])|(?=/(?:home|Users)/))(?:/++[^\s/\"':,;()<>{{}}|\\]++){{2,}}+/?"
+    rf"{_UNMARKED}(?:(?<![^\s\"'=:,;()<>{{}}|`\[\]@!?&*_-])|(?=/(?:home|Users)/))(?:/++[^\s/\"':,;()<>{{}}|\\]++){{2,}}+/?"
 )
 _WINDOWS = re.compile(
     r"(?:(?<![A-Za-z0-9])[A-Za-z]:|(?<!\\)\\\\[\w.$-]+|(?=\\Users\\))(?:[\\/]++[^\\/:*?\"<>|\r\n,;()]++)++[\\/]*+"
 )
-_TEMPORARY = re.compile(r"(?<![A-Za-z0-9])tmp(?=[a-z_]*[0-9])[a-z0-9_]{8}(?![A-Za-z0-9_])", re.ASCII)
+_TEMPORARY = re.compile(r"(?<![A-Za-z0-9])tmp(?=[a-z_]{0,8}[0-9])[a-z0-9_]{8}(?![A-Za-z0-9_])", re.ASCII)
 _IPV4 = re.compile(
     r"(?<![A-Za-z0-9.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![A-Za-z0-9]|\.\d)", re.ASCII
 )
-_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{2,38}(?:\.\d{1,3}){0,3}(?:%\w{1,15})?(?![\w:])", re.ASCII)
+_IPV6 = re.compile(
+    r"(?<![A-Za-z0-9:.])[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{2,38}(?:\.\d{1,3}){0,3}(?:%\w{1,15})?(?![A-Za-z0-9:])", re.ASCII
+)
 _ROUTABLE = re.compile(r"(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3}):", re.IGNORECASE)
 _MOST_PASSES = 4
+_LONGEST = 8192
+"""How long a text may be, in characters: four times the longest name of a kernel."""
+_MOST_READ = 8000
+_ENDS = " \t\n,;()<>{}[]\"'|&"
 _INSTALLED = ("site-packages", "dist-packages")
 _PYTHON = re.compile(r"python\d(?:\.\d+)?", re.ASCII)
 
@@ -102,12 +110,26 @@ class Shapes:
             prose: a user or a library may have put anything there; False for names of kernels and ops, in which a name
                 that is an ordinary word ("user") is let stand.
         """
+        if len(text) > _LONGEST:
+            return self._long(text, prose)
         kinds: Counter[str] = Counter()
         for _ in range(_MOST_PASSES):
             before, text = text, self._once(kinds, text, prose)
             if text == before:
                 break
+        if len(text) > _LONGEST:  # it has grown
+            text = f"text:{digest(text)}"
         return Scrubbed(text, +kinds)
+
+    def _long(self, text: str, prose: bool) -> Scrubbed:
+        """Its beginning, up to the end of a word, and a hash of the rest, which nobody reads: time stays bounded."""
+        head = text[:_MOST_READ]
+        end = max(head.rfind(mark) for mark in _ENDS) + 1
+        found = self.scrub(head[:end], prose)
+        rest = f"text:{digest(text[end:])}"
+        if len(found.text) > _LONGEST - len(rest):
+            return Scrubbed(rest, found.kinds + Counter(texts=1))
+        return Scrubbed(found.text + rest, found.kinds + Counter(texts=1))
 
     def _once(self, kinds: Counter[str], text: str, prose: bool) -> str:
         def count(kind: str, result: tuple[str, int]) -> str:
@@ -118,6 +140,7 @@ class Shapes:
         if any(sign in lower for sign in _CREDENTIAL_SIGNS):
             text = count("credentials", _CREDENTIALS.subn(_credential, text))
         if "@" in text:
+            text = count("addresses", _AT_ADDRESS.subn("[address]", text))
             text = count("emails", _EMAIL.subn("[email]", text))
         if "://" in text:
             text = count("hosts", _URL.subn(r"\1://[host]", text))
@@ -129,26 +152,12 @@ class Shapes:
             text = _counted(kinds, "paths", _WINDOWS, _windows, text)
         if prose and "tmp" in text:
             text = count("paths", _TEMPORARY.subn("[tmp]", text))
-        text = self._named(kinds, prose, text)
+        text = (self._in_prose if prose else self._everywhere).replace(text, lower, kinds)
         if any(sign in lower for sign in _INTERNAL_SIGNS):
             text = count("hosts", _INTERNAL.subn("[host]", text))
         if text.count(".") > 2:
             text = count("addresses", _IPV4.subn("[address]", text))
         return _counted(kinds, "addresses", _IPV6, _ipv6, text) if text.count(":") > 1 else text
-
-    def _named(self, kinds: Counter[str], prose: bool, text: str) -> str:
-        pattern = self._in_prose if prose else self._everywhere
-        if pattern is None:
-            return text
-
-        def replaced(match: re.Match[str]) -> str:
-            if match.lastgroup == "user":
-                kinds["users"] += 1
-                return "[user]"
-            kinds["hosts"] += 1
-            return f"host:{digest(match.group().lower())}"
-
-        return pattern.sub(replaced, text)
 
 
 def _credential(match: re.Match[str]) -> str:
