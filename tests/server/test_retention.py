@@ -193,6 +193,15 @@ def test_pinned_meanwhile_stays(make: Open, monkeypatch: pytest.MonkeyPatch) -> 
     assert left(services) == {late, *others}
 
 
+def test_the_audit_log_keeps_a_year_and_a_month(make: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = make(keep_days=None)
+    for age in (401, 399):
+        monkeypatch.setattr("traceanalyzer.server.audit.now_ms", lambda age=age: NOW - age * DAY)
+        services.audit.note("a", f"{age} days ago", "x")
+    Sweeper(services).sweep(NOW)
+    assert [entry.action for entry in services.audit.recent()] == ["399 days ago"]
+
+
 def test_blobs_without_a_row_go_at_the_second_look(make: Open) -> None:
     services = make()
     kept = add(services, 1, 1)

@@ -30,6 +30,11 @@ def complain(text: str) -> None:
     _write(text)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts: "1 step", "2 steps"; `many` where that is not `one` and an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _write(text: str) -> None:
     if sys.stderr is None:
         return

@@ -28,7 +28,7 @@ from .block import About, Sampling
 from .facts import RawWindow, Window
 from .finish import finish
 from .manifest import NAME, Manifest, file_entry, first_facts, free_name, timestamp, window_entry
-from .say import complain, say
+from .say import complain, counted, say
 from .scan import Damaged, Scan, scan
 from .shelf import DAMAGED, LOCK, RAW, Shelf, this_host
 
@@ -300,10 +300,9 @@ class Spool:
         files, size = entry["files"], sum(file["bytes"] for file in entry["files"])
         path = str(self.folder / files[0]["name"] if len(files) == 1 else self.folder)
         many = f" of {len(files)} processes" if len(files) > 1 else ""
-        steps = f"{files[0]['steps']} step" + ("" if files[0]["steps"] == 1 else "s")
         say(
-            f"window {entry['number']}{many} ({entry['reason']}): {path}, {steps}, {size} bytes; "
-            f"next: traceanalyzer report {shlex.quote(path)}"
+            f"window {entry['number']}{many} ({entry['reason']}): {path}, {counted(files[0]['steps'], 'step')}, "
+            f"{size} bytes; next: traceanalyzer report {shlex.quote(path)}"
         )
 
     def _make_room(self, new: set[Path]) -> set[str]:

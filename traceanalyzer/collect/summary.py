@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterator
 
+from .say import counted
+
 if TYPE_CHECKING:
     from .recording import Recording
 
@@ -19,7 +21,7 @@ _FEW = 8
 def lines(recording: Recording, left: int) -> Iterator[str]:
     """The lines, without a prefix. `left`: processes of the command that run on."""
     if left:
-        yield f"{_count(left, 'process', 'processes')} of the command with torch run on, unrecorded"
+        yield f"{counted(left, 'process', 'processes')} of the command with torch run on, unrecorded"
     yield from _why_nothing(recording)
     manifest = recording.spool.manifest()
     for what, counts in (
@@ -33,12 +35,12 @@ def lines(recording: Recording, left: int) -> Iterator[str]:
         steps = sum(file.get("steps") or 0 for file in files)
         size = sum(file["bytes"] for file in files)
         yield (
-            f"{_count(steps, 'step')} in {_count(len(files), 'file')}, {size / 1e6:.1f} MB; "
+            f"{counted(steps, 'step')} in {counted(len(files), 'file')}, {size / 1e6:.1f} MB; "
             f"next: traceanalyzer report {shlex.quote(_shown(recording))}"
         )
         most = max(file.get("steps") or 0 for file in files)
         if most < _FEW and all(file.get("closed_by") == "time" for file in files):
-            yield f"no window held more than {_count(most, 'whole step')}: a longer one holds more (--window 20s)"
+            yield f"no window held more than {counted(most, 'whole step')}: a longer one holds more (--window 20s)"
 
 
 def _why_nothing(recording: Recording) -> Iterator[str]:
@@ -49,7 +51,7 @@ def _why_nothing(recording: Recording) -> Iterator[str]:
         )
     elif not any(recording.steps.values()) and recording.ended_by is None:
         yield (
-            f"torch was seen in {_count(len(recording.seen), 'process', 'processes')} but no step of a model that is "
+            f"torch was seen in {counted(len(recording.seen), 'process', 'processes')} but no step of a model that is "
             "known: name what one step calls by --step MODULE:CLASS.METHOD"
         )
 
@@ -57,7 +59,3 @@ def _why_nothing(recording: Recording) -> Iterator[str]:
 def _shown(recording: Recording) -> str:
     """The recording's folder as the user would name it."""
     return str(Path(recording.options.output) / recording.spool.run_id)
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -55,6 +55,7 @@ class Sweeper:
 
     def sweep(self, now: int) -> Swept:
         """Delete what has to go at `now`, epoch milliseconds."""
+        self._services.audit.forget(now - round(self._retention.audit_days * _DAY_MS))
         old, doubt = self._delete_old(now)
         over_quota = self._delete_over_quota()
         for_space, crowded = self._delete_for_space()
