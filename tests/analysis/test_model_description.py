@@ -216,6 +216,11 @@ def test_the_figures_follow_the_config() -> None:
         assert sizes.kv_per_token(found) == 2 * other.kv_elements_per_token
 
 
+def test_products_alone_are_no_model() -> None:
+    found, _ = describe({}, None, Observed(heads=16, head_dim=64, dtype="fp32"))
+    assert not found.sources.keys() - {"tp"}
+
+
 def test_nothing_is_known_of_nothing() -> None:
     found, notes = describe({}, None, Observed())
     assert not found.sources.keys() - {"tp"}

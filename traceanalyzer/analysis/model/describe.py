@@ -41,7 +41,9 @@ def describe(facts: Section, given: GivenModel | None, seen: Observed) -> tuple[
     against = compare(config, recorded, seen) if config else None
     tp = against.tp if against else _ranks_alone(seen)
     contradicted = frozenset(one.field for one in against.contradictions) if against else frozenset[str]()
-    by_trace = {**_shown(seen, tp), **({} if tp is None else {"tp": tp})}
+    by_trace: dict[str, object] = {} if tp is None else {"tp": tp}
+    if config or facts or seen.layers or seen.hidden:  # products alone make no model
+        by_trace |= _shown(seen, tp)
     another = bool(contradicted & WEIGHT_FIELDS - {"quantization"})
     by_config = _of_config(config, given, contradicted) if config and not another else {}
     layers = ((RECORDER, fields_of(facts)), *_in_order(source, by_config, by_trace))

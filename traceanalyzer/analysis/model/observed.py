@@ -26,6 +26,7 @@ from traceanalyzer.trace.tables import Trace
 _WIDER = 1.2
 """How much wider than any product of the layers the output layer is at least."""
 _SMALLEST_VOCABULARY = 1024
+_WIDE_FOR_A_LAYER = 32_000
 _MOST_CHARACTERS = 400
 _NEARLY_ALL = 0.9
 _PLAIN = frozenset({"bf16", "fp16", "fp32", "tf32"})
@@ -79,7 +80,7 @@ def observe(trace: Trace, activity: pd.DataFrame, work: pd.DataFrame, steps: int
     table, table_type = _embedding(trace)
     stored = _stored(trace, work, activity["name"], activity["duration_ns"])
     experts = stored[(stored["category"] == "moe") & (stored["packed"] | stored["plain"])]
-    rows, width, head_type = _output_layer(work, steps)
+    rows, width, head_type = _output_layer(work, steps, layers or 0)
     heads, kv_heads, head_dim = _attention(work)
     written, written_dim, cache = _cache(trace, activity["name"])
     calls = int((work["category"] == "comm").sum()) / steps if steps else 0.0
@@ -125,18 +126,24 @@ def _embedding(trace: Trace) -> tuple[tuple[int, int] | None, str | None]:
     return max(found, key=lambda one: one[0])[1:] if found else (None, None)
 
 
-def _output_layer(work: pd.DataFrame, steps: int) -> tuple[int | None, int | None, str | None]:
-    """Rows, width and data type of the output layer."""
+def _output_layer(work: pd.DataFrame, steps: int, layers: int) -> tuple[int | None, int | None, str | None]:
+    """Rows, width and data type of the output layer.
+
+    Where few layers were recorded, a product of theirs runs once as well: then only a width that none has tells.
+    """
     linear = work["category"].isin(("gemm", "gemv")) & (work["n"] > 0) & (work["k"] > 0) & (work["batch"] <= 1)
     rows = work.loc[linear, ["n", "k", "dtype"]]
     if not len(rows) or not steps:
         return None, None, None
     shapes = rows.groupby(["n", "k"], sort=True).size().reset_index(name="calls")
     widest = shapes.iloc[-1]
-    others = shapes["n"][shapes["n"] < widest["n"]]
-    narrower = int(others.max()) if len(others) else 0
+    others = shapes[shapes["n"] < widest["n"]]
+    narrower = int(others["n"].max()) if len(others) else 0
+    repeated = layers > 1 and len(others) > 0 and others["calls"].max() >= layers
     n, k = int(widest["n"]), int(widest["k"])
     if n < _SMALLEST_VOCABULARY or n < 2 * k or n < _WIDER * narrower or widest["calls"] > 1.5 * steps:
+        return None, None, None
+    if not repeated and n < _WIDE_FOR_A_LAYER:
         return None, None, None
     dtype = rows.loc[(rows["n"] == n) & (rows["k"] == k), "dtype"].dropna()
     return n, k, str(dtype.iloc[0]) if len(dtype) else None
