@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from traceanalyzer.collect import check, counters, options, shelf
+from traceanalyzer.collect import check, counters, handler, options, shelf, windows
 from traceanalyzer.collect.options import Options, parse
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "collect.md").read_text(encoding="utf-8")
 OF_OTHERS = {
     "--profiler-config", "--enable-metrics", "--port", "--model-path", "--batch", "--nproc-per-node", "--from-file",
+    "--fail-with-body",
 }  # fmt: skip
-"""Options of the commands that are recorded."""
+"""Options of the commands that are recorded, and of those that bring the recording."""
 
 
 def known() -> dict[str, bool]:
@@ -48,6 +49,18 @@ def test_the_commands_can_be_read(words: list[str]) -> None:
     assert isinstance(found, Options)
     assert bool(found.command) != bool(found.attach)
     assert not [word for word in found.command if word in known() and word not in OF_OTHERS], "a word of ours behind --"
+
+
+def test_every_refusal_of_the_endpoint_is_explained() -> None:
+    """The status and the code of each, but for what no documented request meets: another path, method or a body."""
+    table = TEXT.partition("| status | `error` |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| ([0-9]{3}) \| (.*?) \|", table, re.MULTILINE)
+    told = {(int(status), code) for status, codes in rows for code in re.findall(r"`(\w+)`", codes)}
+    source = Path(handler.__file__).read_text(encoding="utf-8")
+    refused = {(int(status), code) for status, code in re.findall(r'_refuse\((\d+), "(\w+)"', source)}
+    asked = Path(windows.__file__).read_text(encoding="utf-8").partition("def _refusal(")[2].partition("def _able(")[0]
+    refused |= {(handler._REFUSED.get(code, 503), code) for code in re.findall(r'Refused\(\s*"(\w+)"', asked)}
+    assert told == {each for each in refused if each[0] not in (404, 405, 411, 413)}
 
 
 def test_there_are_commands() -> None:
