@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 from msgspec import Raw
 
 from traceanalyzer.share.redact.levels import Tally
-from traceanalyzer.share.redact.places import ANNOTATIONS, COMPILED, INPUTS, OPS, PYTHON, Places
+from traceanalyzer.share.redact.places import (
+    ANNOTATIONS,
+    COMPILED,
+    FLOWS,
+    INPUTS,
+    OPS,
+    PYTHON,
+    Places,
+    is_environment,
+    is_telling,
+)
 from traceanalyzer.share.redact.shapes import Scrubbed
 from traceanalyzer.share.redact.written import joined
 from traceanalyzer.trace.salvage import DAMAGE, Events
@@ -37,8 +47,6 @@ _BEGIN = re.compile(
 _HARMLESS = frozenset(
     text % colon for colon in (b":", b": ") for text in (b'"name"%s"[memory]"', b'"cat"%s"cpu_instant_event"')
 )
-_FLOWS = frozenset(("ac2g", "fwdbwd", "async_gpu", "launch", "async", "async_cpu_to_gpu"))
-"""Names of arrows, whose category is said last and whose letter is not X."""
 _ONE = re.compile(_STRING.encode(), re.DOTALL)
 _KEYED = re.compile(rf"({_STRING})(\s*+:)(.*)".encode(), re.DOTALL)
 _USUAL = COMPILED | ANNOTATIONS | OPS | {PYTHON}
@@ -47,7 +55,13 @@ _IN_CONTEXT = frozenset(("cat", "name", INPUTS))
 _METADATA = {"process_name": "process", "thread_name": "thread", "process_labels": "labels"}
 """The rule for what Kineto calls things, by the name of the event that says it."""
 _METADATA_NAMES = frozenset((*_METADATA, "process_sort_index", "thread_sort_index"))
-_KEYED_PLACES = ("name", "argument")
+_ARROW = frozenset(("s", "t", "f"))
+"""Letters of arrows."""
+_ARGUMENT, _ENVIRONMENT, _CREDENTIAL = "argument", "environment", "credential"
+_KEYED_PLACES = ("name", _ARGUMENT, _ENVIRONMENT, _CREDENTIAL)
+_NAMING = frozenset(("name", "key", "k", "variable", "header"))
+_VALUED = frozenset(("value", "val", "v", "content"))
+"""Keys of an object that names a thing and what it is."""
 _MOST_UNITS = 200_000
 _MOST_BYTES = 1 << 25
 _MOST_TEXTS = 20_000
@@ -127,7 +141,7 @@ class EventRewriter:
 
         if (begin := _BEGIN.fullmatch(unit)) is not None:
             category, name = _plain(begin[2]), begin[3]
-            if category not in _USUAL or not (begin[1] or _plain(name) in _FLOWS):
+            if category not in _USUAL or not (begin[1] or _plain(name) in FLOWS):
                 return None, kinds
             after, kinds = self._ruled(name, lambda text: self._places.name(category, text))
             return unit[: -len(name)] + after, kinds
@@ -135,9 +149,13 @@ class EventRewriter:
             return unit, kinds
         keyed = _KEYED.fullmatch(unit)
         if keyed is None:
+            if is_telling(_plain(unit)):  # what follows it in its list is told by it
+                return None, kinds
             return _ONE.sub(lambda match: replaced(match, lambda text: self._places.argument("", text)), unit), kinds
         key = _plain(keyed[1])
         if (key in _IN_CONTEXT and not (key == INPUTS and keyed[3])) or self._places.key(key).text != key:
+            return None, kinds
+        if _is_told(key, _ONE.findall(keyed[3])):
             return None, kinds
         if key == "ph" and keyed[3].strip() == b'"M"':
             return None, kinds
@@ -171,12 +189,13 @@ class EventRewriter:
             return self._walk(raw, "", 0)
         name = _text(fields.get("name"))
         is_metadata = _text(fields.get("ph")) == "M"
+        is_arrow = _text(fields.get("ph")) in _ARROW
         out: list[tuple[str, bytes]] = []
         for key, field in fields.items():
             value = bytes(field)
             begin = value[:1]
             if key == "name" and begin == b'"' and not is_metadata:
-                out.append((key, self._literal(value, "name", category)))
+                out.append((key, self._literal(value, *(("arrow", None) if is_arrow else ("name", category)))))
             elif key == "args" and is_metadata and begin == b"{":
                 out.append((key, self._metadata(value, name)))
             elif key == "args":
@@ -197,21 +216,37 @@ class EventRewriter:
             for key, value in ((key, bytes(field)) for key, field in _OBJECT.decode(raw).items())
         )
 
-    def _walk(self, raw: Raw | bytes, key: str, depth: int) -> bytes:
-        """Any value: texts by the rule of the key they stand under, all else as it is."""
+    def _walk(self, raw: Raw | bytes, key: str, depth: int, place: str = _ARGUMENT) -> bytes:
+        """Any value: texts by the rule of the key they stand under, or of one above it, all else as it is."""
         raw = bytes(raw)
         begin = raw[:1]
+        if place == _ARGUMENT:
+            place = _ENVIRONMENT if is_environment(key) else _CREDENTIAL if is_telling(key) else _ARGUMENT
         if begin == b'"':
-            return self._literal(raw, "argument", key)
+            return self._literal(raw, place, key)
         if begin not in (b"{", b"["):
             return raw
         if depth == _DEEPEST:
             self._tally.counts["texts"] += 1
             return _NULL
         if begin == b"[":
-            return b"[" + b", ".join(self._walk(item, key, depth + 1) for item in _LIST.decode(raw)) + b"]"
-        inner = _OBJECT.decode(raw).items()
-        return joined((self._key(name), self._walk(value, name, depth + 1)) for name, value in inner)
+            return b"[" + b", ".join(self._items(_LIST.decode(raw), key, depth + 1, place)) + b"]"
+        inner = _OBJECT.decode(raw)
+        told = any(name.lower() in _NAMING and is_telling(_text(value) or "") for name, value in inner.items())
+        return joined(
+            (
+                self._key(name),
+                self._walk(value, name, depth + 1, _CREDENTIAL if told and name.lower() in _VALUED else place),
+            )
+            for name, value in inner.items()
+        )
+
+    def _items(self, items: Sequence[Raw], key: str, depth: int, place: str) -> Iterator[bytes]:
+        """What stands in a list: what follows the name of a credential is one."""
+        told = False
+        for item in items:
+            yield self._walk(item, key, depth, _CREDENTIAL if told else place)
+            told = is_telling(_text(item) or "")
 
     def _key(self, key: str) -> str:
         """A key in its place, and counted."""
@@ -251,6 +286,13 @@ class _Units(dict[bytes, "bytes | None"]):
         super().clear()
         self.changed.clear()
         self._bytes = 0
+
+
+def _is_told(key: str, literals: Sequence[bytes]) -> bool:
+    """Whether texts under a key are to be seen in their event: it, a key beside it or one of them may tell of them."""
+    if is_environment(key) or (key.lower() in _VALUED and literals):
+        return True
+    return (not literals and is_telling(key)) or any(is_telling(_plain(literal)) for literal in literals[:-1])
 
 
 def _plain(literal: bytes) -> str:

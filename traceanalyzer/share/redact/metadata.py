@@ -27,6 +27,11 @@ REDACTION = "redaction"
 _HOST = "host_name"
 _FLAGS = frozenset(("with_flops", "with_modules", "profile_memory", "displayTimeUnit", "trace_id"))
 _DISTRIBUTED = frozenset(("backend", "rank", "world_size", "pg_count", "pg_config", "nccl_version"))
+_GROUP = frozenset(("pg_name", "pg_desc", "pg_size", "backend_config", "ranks", "uid"))
+"""What PyTorch says of a group of processes."""
+_SERIAL = "uuid"
+_HASHED = re.compile(r"text:[0-9a-f]{12}")
+_NULL = b"null"
 _VERSION_KEY = re.compile(r"[a-z0-9_]{1,40}_version|schemaVersion", re.ASCII)
 _VERSION_TEXT = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,47}", re.ASCII)
 _DEVICE_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}", re.ASCII)
@@ -101,7 +106,11 @@ class MetadataRewriter:
             return value if _VERSION_TEXT.fullmatch(text) else None
         if key == "distributedInfo" and value[:1] == b"{":
             inner = _OBJECT.decode(value)
-            kept = [(name, self._walk(bytes(raw), name)) for name, raw in inner.items() if name in _DISTRIBUTED]
+            kept = [
+                (name, self._groups(bytes(raw)) if name == "pg_config" else self._walk(bytes(raw), name))
+                for name, raw in inner.items()
+                if name in _DISTRIBUTED
+            ]
             self._tally.counts["metadata"] += len(inner) - len(kept)
             return joined(kept)
         if key in ("deviceProperties", "computeProperties") and value[:1] == b"[":
@@ -115,6 +124,20 @@ class MetadataRewriter:
             self._tally.show({"hosts": 1}, name, after)
         return msgspec.json.encode(after)
 
+    def _groups(self, value: bytes) -> bytes:
+        """The groups of processes, with the keys that PyTorch writes."""
+        if value[:1] != b"[":
+            return self._group(value)
+        return b"[" + b", ".join(self._group(bytes(raw)) for raw in msgspec.json.decode(value, type=list[Raw])) + b"]"
+
+    def _group(self, value: bytes) -> bytes:
+        if value[:1] != b"{":
+            return value if value[:1] not in b'"[' else _NULL
+        inner = _OBJECT.decode(value)
+        kept = [(name, self._walk(bytes(raw), name)) for name, raw in inner.items() if name in _GROUP]
+        self._tally.counts["metadata"] += len(inner) - len(kept)
+        return joined(kept)
+
     def _device(self, raw: Raw) -> bytes:
         """A device, whose name is no prose."""
         if bytes(raw)[:1] != b"{":
@@ -126,8 +149,18 @@ class MetadataRewriter:
             plain = (
                 name is not None and _DEVICE_TEXT.fullmatch(name) and self._places.name(_COMPILED, name).text == name
             )
+            if key.lower() == _SERIAL and value[:1] == b'"':
+                value = self._serial(json.loads(value))
             fields.append((key, value if plain else self._walk(value, key)))
         return joined(fields)
+
+    def _serial(self, text: str) -> bytes:
+        """The number of one device of the world, as a hash."""
+        after = text if not text or _HASHED.fullmatch(text) else f"text:{digest(text)}"
+        if after != text:
+            self._tally.counts["texts"] += 1
+            self._tally.show({"texts": 1}, text, after)
+        return msgspec.json.encode(after)
 
     def block(self, raw: bytes | None) -> tuple[list[tuple[str, bytes]], Mapping[str, object] | None]:
         """The sections of the file's own block that stay, and the block as it was read; nothing without one.

@@ -2,7 +2,8 @@
 
     names        kernels, runtime calls, Python functions: as they are, but for shapes; ops: what looks like an op;
                  annotations: see `annotations`; anything else: a word, or a hash
-    arguments    known ones as they are, but for shapes; of others numbers and single words stay
+    arguments    known ones as they are, but for shapes; of others numbers and single words stay; under a key that tells
+                 of a credential nothing stays but a small number, and under one of an environment all is hashed
     Concrete Inputs   numbers, flags, types and devices; a text becomes `input:<hash>`
     processes    the program's name without its arguments
 
@@ -33,14 +34,23 @@ CATEGORIES = COMPILED | ANNOTATIONS | OPS | {
 }  # fmt: skip
 """Categories that PyTorch writes."""
 INPUTS = "Concrete Inputs"
+ARROWS = frozenset(("ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu"))
+"""Categories of arrows."""
+FLOWS = ARROWS | {"launch"}
+"""Names of arrows."""
+_SYMBOLS = frozenset(("kernel", "Kernel", "kernel_name"))
+"""Keys under which a kernel is named."""
 _CODE = frozenset((
-    "Input type", "Input Dims", "Input dims", "Input Strides", "kernel", "Kernel", "kernel_name", "kernel_hash",
-    "kernel_backend", "kernel_kwargs", "kernel_file", "grid", "block", "kind", "cuda_sync_kind", "dtype",
-    "Collective name", "Process Group Ranks", "In split size", "Out split size", "Trace name",
-    "Call stack", "Module Hierarchy", "direction", "trace_id", "displayTimeUnit", "backend", "backend_config",
-    "nccl_version", "ph", "bp", "s", "id", "ts", "dur", "Ev Idx", "Fwd thread id",
+    "Input type", "Input Dims", "Input dims", "Input Strides", "kernel_hash", "kernel_backend", "kernel_kwargs",
+    "kernel_file", "grid", "block", "cuda_sync_kind", "dtype", "Collective name", "Process Group Ranks",
+    "In split size", "Out split size", "Trace name", "Call stack", "Module Hierarchy", "backend_config", "nccl_version",
 ))  # fmt: skip
 """Keys whose texts come from PyTorch or a compiler."""
+_WORDED = frozenset((
+    "kernel", "Kernel", "kernel_name", "kind", "direction", "trace_id", "displayTimeUnit", "backend", "ph", "bp", "s",
+    "id", "ts", "dur", "Ev Idx", "Fwd thread id",
+))  # fmt: skip
+"""Keys of which PyTorch says one word, which stays at every level."""
 _FACTS = frozenset((
     "name", "architecture", "fingerprint", "dtype", "kv_dtype", "quantization", "attention", "driver",
     "throttle_reasons", "recorder", "reason", "closed_by", "engine", "engine_version", "torch", "recording", "mode",
@@ -48,12 +58,29 @@ _FACTS = frozenset((
 ))  # fmt: skip
 """Keys of the recorder's block whose texts the recorder or the engine wrote."""
 _STACKS = frozenset(("Call stack", "Module Hierarchy", "kernel_file", "Trace name"))
+_FRAMES = frozenset(("Call stack", "Module Hierarchy", "kernel_file"))
+"""Keys of texts with blanks: functions may be called anything."""
+_PROSE = re.compile(r"(?<!\bunsigned)(?<!\bsigned)(?<!\blong)(?<!\bshort)(?<!\bconst)(?<=[^\W\d_])\s+[^\W\d_]")
+_TELLING = re.compile(
+    r"pass(?!(?:es|ed|ing)\Z)|pwd|secret|token_?\d*\Z|(?:api|access|private|ssh|encryption)[ _-]?key"
+    r"|credential|cookie|bearer|auth(?!or(?!i))",
+    re.IGNORECASE,
+)
+"""What a key says under which a credential stands."""
+_LONGEST_TELLING = 64
+_ENVIRONMENT = re.compile(r"(?:os[._])?env(?:iron(?:ment)?)?(?:[_-]?var(?:iable)?s?)?", re.IGNORECASE)
+_SMALL = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?|", re.ASCII)
+_UNMARKED = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{32,}(?![A-Za-z0-9])", re.ASCII)
+_ID = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
+_IDENTIFIED = frozenset(("trace_id", "fingerprint", "recording", "graph_id"))
+"""Keys of long numbers that are no credentials."""
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:+#-]{0,47}|annotation:[0-9a-f]{12}", re.ASCII)
 _NUMBERS = re.compile(r"(?:[\s,\[\]()+-]|0x[0-9a-fA-F]{1,16}+|\d++(?:\.\d*+)?+(?:[eE][+-]?\d{1,3})?+)*+", re.ASCII)
 _FIXED = re.compile(
     r"(?:(?:Trace )?PyTorch Profiler|stream|thread|GPU|CPU|XPU|MTIA|HPU|Spans|Traces)(?: ?\(?\d{1,20}\)?)? ?"
     r"|\d{1,20} bytes"
-    r"|(?:Event|Context|Stream) (?:Sync|Wait Event)|\[(?:credential|email|home|path|host|tmp|user|address|removed)\]|",
+    r"|(?:Event|Context|Stream) (?:Sync|Wait Event)|Dispatch (?:Kernel|Task)"
+    r"|\[(?:credential|email|home|path|host|tmp|user|address|removed)\]|",
     re.ASCII,
 )
 _INPUT = re.compile(
@@ -102,6 +129,7 @@ _PACKAGED = re.compile(
     re.ASCII | re.DOTALL,
 )
 _REMOVED = "[removed]"
+_CREDENTIAL = "[credential]"
 
 
 class Places:
@@ -121,6 +149,8 @@ class Places:
         """The name of an event of a category, None for one without."""
         if category in ANNOTATIONS:
             return self._annotated(text)
+        if category in ARROWS:
+            return self.arrow(text)
         if category in COMPILED:
             return self._scrub(text, prose=False)
         if category == PYTHON:
@@ -131,8 +161,17 @@ class Places:
             return Scrubbed(text, Counter())
         return self._worded("name", "names", text)
 
+    def arrow(self, text: str) -> Scrubbed:
+        """The name of an arrow from event to event."""
+        if text in FLOWS or _REPLACED.fullmatch(text):
+            return Scrubbed(text, Counter())
+        found = self._scrub(text)
+        return Scrubbed(f"name:{digest(found.text)}", found.kinds or Counter(names=1))
+
     def argument(self, key: str, text: str) -> Scrubbed:
         """A text that stands under a key, or in a list under it."""
+        if is_telling(key):
+            return self.credential(key, text)
         if key == INPUTS:
             return self._input(text)
         if key == "cat" and text in CATEGORIES:
@@ -140,29 +179,49 @@ class Places:
         if key in _CODE:
             if self._strict and key in _STACKS and text not in ("", _REMOVED):
                 return Scrubbed(_REMOVED, Counter(names=1))
-            return self._scrub(text)
-        return self._worded("text", "texts", text)
+            if key in _FRAMES or not _PROSE.search(text[:_LONGEST_OP]):
+                return self._scrub(text)
+        if key in _SYMBOLS and _is_op(text):
+            return self._scrub(text, prose=False)
+        return self._worded("text", "texts", text, is_word=key in _WORDED, is_id=key in _IDENTIFIED)
+
+    def credential(self, _: str, text: str) -> Scrubbed:
+        """A text that stands where a credential does."""
+        if _SMALL.fullmatch(text) or text == _CREDENTIAL:
+            return Scrubbed(text, Counter())
+        return Scrubbed(_CREDENTIAL, Counter(credentials=1))
+
+    def environment(self, key: str, text: str) -> Scrubbed:
+        """A text of an environment: its hash, and nothing of a credential."""
+        if is_telling(key):
+            return self.credential(key, text)
+        if not text or _REPLACED.fullmatch(text) or text == _CREDENTIAL:
+            return Scrubbed(text, Counter())
+        found = self._scrub(text)
+        return Scrubbed(f"text:{digest(found.text)}", found.kinds or Counter(texts=1))
 
     def key(self, text: str) -> Scrubbed:
         """A key itself."""
         if text in _SPACED or _REPLACED.fullmatch(text):
             return Scrubbed(text, Counter())
-        found = self._scrub(text)
+        found = _without_unmarked(self._scrub(text))
         if _KEY.fullmatch(found.text) or _FIXED.fullmatch(found.text):
             return found
         return Scrubbed(f"key:{digest(found.text)}", found.kinds or Counter(texts=1))
 
     def fact(self, key: str, text: str) -> Scrubbed:
         """A text of the recorder's block."""
+        if is_telling(key):
+            return self.credential(key, text)
         return self._scrub(text) if key in _FACTS else self._worded("text", "texts", text)
 
     def process(self, text: str) -> Scrubbed:
         """A process' name or command line: the program alone."""
         if _FIXED.fullmatch(text) or _LABELS.fullmatch(text) or _REPLACED.fullmatch(text):
             return Scrubbed(text, Counter())
-        first = text.split()[0] if text.split() else ""
-        program = _PROGRAM.fullmatch(first)
-        kept = self._scrub(program[1]) if program and not self._strict else None
+        first = text.split(None, 1)[0] if text.strip() else ""
+        program = _PROGRAM.fullmatch(first[-_LONGEST_OP:])
+        kept = _without_unmarked(self._scrub(program[1])) if program and not self._strict else None
         if kept is None or not _PROGRAM.fullmatch(kept.text):
             return Scrubbed(f"process:{digest(text)}", Counter(names=1))
         after = kept.text if text == first else f"{kept.text} [arguments]"
@@ -199,14 +258,33 @@ class Places:
             return found
         return Scrubbed(f"input:{digest(found.text)}", found.kinds or Counter(inputs=1))
 
-    def _worded(self, prefix: str, kind: str, text: str) -> Scrubbed:
+    def _worded(self, prefix: str, kind: str, text: str, is_word: bool = False, is_id: bool = False) -> Scrubbed:
         """Numbers, a single word, or a hash: of what is left without shapes, as an address can be guessed."""
         found = self._scrub(text)
+        if is_id and _ID.fullmatch(found.text):
+            return found
+        found = _without_unmarked(found)
         if any(form.fullmatch(found.text) for form in (_NUMBERS, _FIXED, _REPLACED)):
             return found
-        if not self._strict and _WORD.fullmatch(found.text):
+        if (is_word or not self._strict) and _WORD.fullmatch(found.text):
             return found
         return Scrubbed(f"{prefix}:{digest(found.text)}", found.kinds or Counter({kind: 1}))
+
+
+def is_telling(text: str) -> bool:
+    """Whether a key, or the text before another one, says that a credential follows."""
+    return len(text) <= _LONGEST_TELLING and _CREDENTIAL not in text and bool(_TELLING.search(text))
+
+
+def is_environment(key: str) -> bool:
+    """Whether a key says that an environment stands under it."""
+    return bool(_ENVIRONMENT.fullmatch(key))
+
+
+def _without_unmarked(found: Scrubbed) -> Scrubbed:
+    """A text without long runs of letters and digits, which are keys to something."""
+    text, number = _UNMARKED.subn(_CREDENTIAL, found.text)
+    return Scrubbed(text, found.kinds + Counter(credentials=number)) if number else found
 
 
 def _is_op(text: str) -> bool:
