@@ -4,6 +4,7 @@
           -> model (what is known of it, and from where)
           -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
           -> memory -> the mean decode step taken apart -> sensitivities, batching
+          -> Holistic Trace Analysis, beside
 
 Several traces are the ranks of one run, or windows of them; those of one rank are joined first. Figures without a
 device are those of the slowest device: the one with the longest span, since every step waits for it.
@@ -23,6 +24,7 @@ from traceanalyzer.analysis import (
     floor,
     forecast,
     held,
+    hta,
     kernels,
     ledger,
     limits,
@@ -106,6 +108,7 @@ class Analysis:
     sm_fill: float | None
     bandwidth_share: float | None
     bytes_known_share: float | None
+    hta: hta.Figures | None
     quality: tuple[Note, ...]
 
     @property
@@ -139,6 +142,8 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     notes.extend(quality.windows([device.timeline for device in analysed]))
     notes.extend(quality.missing_ranks(traces))
     notes.extend(quality.unknown_work(main.timeline))
+    holistic, told_by_hta = hta.ask([device.timeline for device in analysed])
+    notes.extend(told_by_hta)
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     decode = forecast.step_model(main.timeline, main.ledger, "decode")
     decode_floor = floor.decode_floor(main.timeline)
@@ -165,6 +170,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         sm_fill=roofline.sm_fill(main.timeline),
         bandwidth_share=bandwidth_share,
         bytes_known_share=bytes_known_share,
+        hta=holistic,
         quality=tuple(notes),
     )
 

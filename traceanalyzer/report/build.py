@@ -12,7 +12,7 @@ from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.report import document as doc
-from traceanalyzer.report import figures, findings, recorded, strings, tables
+from traceanalyzer.report import figures, findings, holistic, recorded, strings, tables
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
 from traceanalyzer.trace.collector import number, section, word
@@ -59,6 +59,7 @@ def build(analysis: Analysis) -> doc.Report:
         counters=recorded.counters(main_trace),
         recording=recorded.recording(analysis),
         redaction=recorded.redaction(analysis),
+        hta=holistic.section(analysis),
     )
     return doc.with_id(report)
 

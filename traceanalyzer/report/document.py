@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 
 from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Redaction, StepLog
+from traceanalyzer.report.hta import HTA, HTALaunches, HTAStream, HTATime
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.sections import (
     Bound,
@@ -44,6 +45,7 @@ from traceanalyzer.report.sections import (
 )
 
 __all__ = [
+    "HTA",
     "SCHEMA_VERSION",
     "BatchPoint",
     "Batching",
@@ -55,6 +57,9 @@ __all__ = [
     "DeviceKind",
     "Finding",
     "FindingKernel",
+    "HTALaunches",
+    "HTAStream",
+    "HTATime",
     "Kernel",
     "KernelBound",
     "LedgerRow",
@@ -121,6 +126,7 @@ class Report(Section):
     counters: Counters | None = None
     recording: Recording | None = None
     redaction: Redaction | None = None
+    hta: HTA | None = None
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

@@ -34,6 +34,7 @@ from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_comm
 from traceanalyzer.report.views.batching import batching_view
 from traceanalyzer.report.views.beside import beside_view
 from traceanalyzer.report.views.findings import findings_view
+from traceanalyzer.report.views.hta import hta_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
 from traceanalyzer.report.views.pieces import device_name
@@ -75,6 +76,7 @@ def render(report: Report) -> str:
         beside=beside_view(report),
         kernels=kernel_view(report),
         appendix=appendix_view(report),
+        hta=hta_view(report),
         markdown=markdown.render(report),
     )  # fmt: skip
     return page.rstrip("\n") + "\n"
