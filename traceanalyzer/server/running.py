@@ -101,7 +101,7 @@ def refuse_open_doors(settings: Settings, any_token: bool) -> None:
         if host is not None and not is_loopback(host):
             raise InputError(
                 f"{option}: {host} can be reached by others, and no token exists yet",
-                "make one: traceanalyzer token create",
+                f"make one: traceanalyzer token create NAME --folder {settings.folder}",
             )
 
 
