@@ -46,11 +46,11 @@ KILLS = int(os.environ.get("SOAK_KILLS", "30"))
 SENDERS = 8
 DAY_S = 86_400
 _JUMPING = """
-import os, time
+import time
 _real_time, _real_time_ns = time.time, time.time_ns
 def _offset():
     try:
-        with open(os.environ["JUMP_FILE"]) as file:
+        with open(JUMP_FILE) as file:
             return int(file.read() or 0)
     except OSError:
         return 0
@@ -447,10 +447,10 @@ class Clock:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        (folder / "sitecustomize.py").write_text(_JUMPING)
         self._file = folder / "offset"
+        (folder / "sitecustomize.py").write_text(f"JUMP_FILE = {str(self._file)!r}\n{_JUMPING}")
         self.jump(0)
-        self.environment = {"PYTHONPATH": str(folder), "JUMP_FILE": str(self._file)}
+        self.environment = {"PYTHONPATH": str(folder)}
 
     def jump(self, seconds: int) -> None:
         """Put it so many seconds from the machine's."""
