@@ -178,7 +178,7 @@ def test_a_large_trace_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hta, "MOST_ROWS", 3)
     found, notes = hta.ask(lines(planted()))
     assert found is None
-    assert [(note.code, note.detail) for note in notes] == [("hta_left_out", "4 activities on 1 streams")]
+    assert [(note.code, note.detail) for note in notes] == [("hta_left_out", "4 activities on 1 stream")]
 
 
 def test_more_streams_than_it_can_loop_over_are_left_out() -> None:

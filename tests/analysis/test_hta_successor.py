@@ -26,6 +26,6 @@ def test_the_adapter_with_the_successor() -> None:
     place, _, source = which.stdout.strip().partition(" ")
     assert Path(place).is_relative_to(PYTHON.parent.parent), which.stderr
     assert source == "traceinsight 0.6.1"
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *FILES)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "-k", "not resnet50 and not cuda-graphs", *FILES)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout or "100%" in done.stdout
