@@ -132,7 +132,8 @@ def ask(timelines: Sequence[Timeline]) -> tuple[Figures | None, tuple[Note, ...]
     rows = sum(len(line.table) for line in lines)
     streams = sum(line.table["stream"].nunique() for line in lines)
     if rows > MOST_ROWS or streams > MOST_STREAMS:
-        return None, (Note("hta_left_out", "info", 1, f"{rows:,} activities on {streams} stream{'s' if streams > 1 else ''}"),)
+        much = f"{rows:,} activities on {streams} stream{'s' if streams > 1 else ''}"
+        return None, (Note("hta_left_out", "info", 1, much),)
     try:
         with _quiet():
             return Figures(_source(), tuple(_device(line) for line in lines)), ()
