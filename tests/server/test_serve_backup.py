@@ -251,6 +251,14 @@ def test_a_head_is_looked_at_before_anything_of_its_member_is_written(
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
 
 
+def test_a_head_that_says_it_is_longer_than_any_memory_is_refused(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("x")
+    head.type, head.size = tarfile.XHDTYPE, 1 << 62
+    (tmp_path / "bad.tar").write_bytes(head.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(InputError, match="a head is too long"):
+        restore(tmp_path / "bad.tar", tmp_path / "new")
+
+
 def test_a_chain_of_heads_is_refused(tmp_path: Path) -> None:
     head = tarfile.TarInfo("x")
     head.type = tarfile.XHDTYPE

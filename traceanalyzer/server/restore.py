@@ -80,9 +80,9 @@ def _checked(source: Path, settings: Settings, watch: Callable[[int], None]) -> 
             stream.seek(0)
             with tarfile.open(fileobj=stream, mode="r:") as tar:
                 told, manifest = _read(tar, size, settings, watch)
-    # tarfile lets out what headers that somebody made up bring it to, as they are: numbers that are none, and chains.
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{source.name} is no backup, or was cut off: {error}") from error
+    # tarfile lets out what headers that somebody made up bring it to, as they are: no numbers, chains, sizes.
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise InputError(f"{source.name} is no backup, or was cut off: {str(error) or 'a head is too long'}") from error
     _compare(told, manifest, source.name)
     _check_database(settings, told)
     return told
