@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from traceanalyzer.server import storing
+from traceanalyzer.server.audit import KEEP_DAYS
 from traceanalyzer.server.services import Services
 from traceanalyzer.server.traces import TraceRow
 
@@ -55,8 +56,9 @@ class Sweeper:
 
     def sweep(self, now: int) -> Swept:
         """Delete what has to go at `now`, epoch milliseconds."""
-        self._services.audit.forget(now - round(self._retention.audit_days * _DAY_MS))
         old, doubt = self._delete_old(now)
+        if doubt is None:
+            self._services.audit.forget(now - KEEP_DAYS * _DAY_MS)
         over_quota = self._delete_over_quota()
         for_space, crowded = self._delete_for_space()
         held = "; ".join(reason for reason in (doubt, crowded) if reason) or None

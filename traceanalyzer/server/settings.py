@@ -49,7 +49,6 @@ class Retention:
     keep_days_by_environment: Mapping[str, float] = field(default_factory=dict)
     quota_bytes: int | None = None
     min_free_bytes: int = 1 << 30
-    audit_days: float = 400
     sweep_s: float = 3600
 
 
