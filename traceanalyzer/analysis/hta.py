@@ -6,7 +6,8 @@ the GPU's activity and the calls that launched it. Every device goes in whole, a
 phases, because HTA takes everything between a frame's first and last activity for its time.
 
 What could be wrong: HTA's definitions are its own (see docs/method.md). It may fail on a trace; then there is a note,
-and no figure. Its work is done row by row in Python, so very large traces are left out.
+and no figure. It copies its frames several times, so very large traces are left out. Two functions that are private to
+HTA stand in for public ones that call Python for every row; tests hold that both say the same.
 """
 
 from __future__ import annotations
