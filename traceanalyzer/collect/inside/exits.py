@@ -29,6 +29,7 @@ class _Held:
         self.handlers: dict[int, Any] = {}
         self.arrived: list[int] = []
         self.thread = 0
+        self.pid = 0
 
     def after_fork(self) -> None:
         """In the child: where another thread forked, nobody is left who would give the handlers back."""
@@ -71,7 +72,7 @@ class held:
         if self._main:
             _held.depth += 1
             if _held.depth == 1:
-                _held.thread = threading.get_ident()
+                _held.thread, _held.pid = threading.get_ident(), os.getpid()
                 for number in _WATCHED:
                     handler = signal.getsignal(number)
                     if callable(handler) and handler is not _wait:
@@ -98,6 +99,10 @@ def waiting() -> bool:
 
 
 def _wait(number: int, _frame: Any) -> None:
+    if _held.pid != os.getpid() and _held.thread != threading.get_ident():
+        _held.after_fork()  # a forked child that hears it before it could do so itself
+        signal.raise_signal(number)
+        return
     if number not in _held.arrived:
         _held.arrived.append(number)
 
