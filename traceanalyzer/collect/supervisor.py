@@ -155,16 +155,16 @@ class Supervisor:
 
     def _is_ours(self, command: Command) -> bool:
         """Take SIGUSR2 as the wish for a window: always in mode `sample`, else where the command would die of it."""
-        if self._options.mode == "sample" and self._recording is not None:
-            self._recording.ask("signal")
-            return True
         if self._options.mode == "sample":
-            say("asked for a window, but nothing is recorded in this run")
+            if self._recording is not None:
+                self._recording.ask("signal")
+            else:
+                say("asked for a window, but nothing is recorded in this run")
             return True
-        if command.would_die_of(signal.SIGUSR2):
+        ours = command.would_die_of(signal.SIGUSR2)
+        if ours:
             say("asked for a window, but --mode full records everything; the signal is not passed on")
-            return True
-        return False
+        return ours
 
     def _go_on(self, command: Command) -> None:
         recording = self._recording
