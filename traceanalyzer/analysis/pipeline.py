@@ -31,6 +31,7 @@ from traceanalyzer.analysis import (
     memory,
     model,
     phases,
+    physics,
     quality,
     request,
     roofline,
@@ -217,7 +218,7 @@ def _analyze_trace(
     activity = activities.build(trace)
     classes = kernels.classes(trace, activity)
     measured = work.measure(trace, activity, classes)
-    found = steps.find(trace, activity, measured)
+    found, doubts = physics.check(trace, activity, steps.find(trace, activity, measured))
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step)
     measured = work.fill_weights(trace, activity, measured, found.table, found.activity_step)
     seen = model.observe(trace, activity.table, measured, len(found.table), found.facts.layers)
@@ -239,7 +240,7 @@ def _analyze_trace(
         line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows], described)
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
-    return found.facts, analysed, notes
+    return found.facts, analysed, (*doubts, *notes)
 
 
 def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:

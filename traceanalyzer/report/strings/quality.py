@@ -1,7 +1,7 @@
 """What a reader must know about the data: one sentence per code of a `Note`.
 
-A sentence may use {count} and {detail}; {s}, {es}, {v}, {are}, {were} and {have} agree with the count. It says what
-the loss means for the figures, not only what happened.
+A sentence may use {count} and {detail}; {s}, {es}, {v}, {are}, {were}, {have} and {them} agree with the count. It says
+what the loss means for the figures, not only what happened.
 """
 
 from __future__ import annotations
@@ -79,6 +79,15 @@ QUALITY: Mapping[str, str] = {
     "taken from it.",
     # what the steps do
     "no_kv_cache": "{count} forward pass{es} computed the whole sequence again: generation ran without a KV cache.",
+    # what cannot be all that ran
+    "launches_without_kernels": "{count} launch call{s} ({detail} of the recorded ones) {have} no kernel although "
+    "later ones have: the profiler lost records. Steps that lost many of theirs are left out of averages.",
+    "steps_without_kernels": "{count} step{s} launched work of which nothing was recorded, and {are} not counted: "
+    "totals of steps and tokens are too low.",
+    "replays_with_holes": "{count} graph replay{s} lack{v} kernels that the others of the graph ran: the profiler lost "
+    "records. Their steps are left out of averages.",
+    "steps_cut": "{count} step{s} {were} recorded in part and {are} left out of averages: the window's edges cut "
+    "{them}, or records were lost.",
     # what is counted less exactly than the rest
     "estimated_work": "{count} kernel{s} {have} estimated work: sequence lengths of a packed batch are taken as equal, "
     "compiled kernels to move each of their tensors once, partial sums to be in fp32.",
@@ -106,8 +115,8 @@ QUALITY: Mapping[str, str] = {
 
 
 _AGREEMENT: Mapping[bool, Mapping[str, str]] = {
-    True: {"s": "", "es": "", "v": "s", "are": "is", "were": "was", "have": "has"},
-    False: {"s": "s", "es": "es", "v": "", "are": "are", "were": "were", "have": "have"},
+    True: {"s": "", "es": "", "v": "s", "are": "is", "were": "was", "have": "has", "them": "it"},
+    False: {"s": "s", "es": "es", "v": "", "are": "are", "were": "were", "have": "have", "them": "them"},
 }
 
 
