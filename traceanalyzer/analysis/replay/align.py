@@ -1,0 +1,180 @@
+"""Lines up a replayed sequence of kernels with one whose work is known: which kernel of one is which of the other.
+
+A kernel is compared by its name and, where both sequences recorded grids, by its grid; the grid of an attention kernel
+may follow the context and is left out. The alignment is a longest common subsequence (E. W. Myers, "An O(ND) Difference
+Algorithm and Its Variations", Algorithmica 1, 1986): time grows with length times differences, and few differences are
+allowed, so it is linear in the length for every pair that is not refused.
+
+Beside every difference the alignment may be able to slide: of two equal kernels side by side, one of which is missing,
+either can be the one that is left. Walking away from a difference, kernels that also occur among what was skipped or
+passed are such; they get no partner unless every partner they could have did the same work.
+
+What could be wrong: two kernels of one name and grid that changed places everywhere cannot be told from the original.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traceanalyzer.analysis.kernels import classify
+from traceanalyzer.analysis.replay.reference import Ints, Reference
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import MISSING
+
+COVERED = 0.95
+"""At least this share of the replayed kernels must find a partner, in order."""
+_MOST_DIFFERENCES = 400
+"""Sequences that differ more are not compared to the end: the work grows with the square of the differences."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """For every replayed kernel its place in the reference, MISSING where none is beyond doubt."""
+
+    position: Ints
+    covered: float
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why two sequences are not of the same graph, in a few words."""
+
+    why: str
+
+
+def align(names: Sequence[str], grids: Ints, reference: Reference) -> Alignment | Refused:
+    """Line up a replayed sequence with a reference, or say why that cannot be done.
+
+    Args:
+        names: the replayed kernels' names, in order.
+        grids: their grids and blocks, as `Reference.grids`.
+        reference: what they may be a replay of.
+    """
+    if not names or not reference.names:
+        return Refused("there is nothing to compare")
+    asked, known = _tokens(names, grids, reference)
+    common = sum((Counter(asked) & Counter(known)).values())
+    if common < COVERED * len(asked):
+        by_name = sum((Counter(names) & Counter(reference.names)).values())
+        if by_name >= COVERED * len(asked):
+            return Refused("the same kernels ran on grids of another size")
+        return Refused(f"{len(asked) - by_name} of {len(asked)} kernels have other names")
+    position = _common(asked, known, _most(len(asked), len(known)))
+    if position is None or (position >= 0).mean() < COVERED:
+        return Refused("the same kernels ran in another order")
+    covered = float((position >= 0).mean())
+    position[_doubtful(asked, known, position, reference.works)] = MISSING
+    return Alignment(position, covered)
+
+
+def _most(asked: int, known: int) -> int:
+    """The most insertions and deletions that an alignment which covers enough can have."""
+    return min(2 * int((1 - COVERED) * asked) + abs(known - asked), _MOST_DIFFERENCES)
+
+
+def _tokens(names: Sequence[str], grids: Ints, reference: Reference) -> tuple[list[int], list[int]]:
+    """Both sequences as numbers that are equal where the kernels are."""
+    both = _has_grids(grids) and _has_grids(reference.grids)
+    place: dict[object, int] = {}
+
+    def numbered(texts: Sequence[str], sizes: Ints) -> list[int]:
+        keys = (
+            (text, *size) if both and classify(text).category != "attention" else text
+            for text, size in zip(texts, map(tuple, sizes.tolist()), strict=True)
+        )
+        return [place.setdefault(key, len(place)) for key in keys]
+
+    return numbered(names, grids), numbered(reference.names, reference.grids)
+
+
+def _has_grids(grids: Ints) -> bool:
+    return bool(len(grids)) and bool((grids[:, 0] > 0).all())
+
+
+def _common(asked: Sequence[int], known: Sequence[int], most: int) -> Ints | None:
+    """The place of each asked number in `known` by a longest common subsequence; None past `most` differences."""
+    position = np.full(len(asked), MISSING, np.int64)
+    first = 0
+    while first < min(len(asked), len(known)) and asked[first] == known[first]:
+        first += 1
+    last = 0
+    while last < min(len(asked), len(known)) - first and asked[-1 - last] == known[-1 - last]:
+        last += 1
+    position[:first] = np.arange(first)
+    if last:
+        position[-last:] = np.arange(len(known) - last, len(known))
+    pairs = _myers(asked[first : len(asked) - last], known[first : len(known) - last], most)
+    if pairs is None:
+        return None
+    for i, j in pairs:
+        position[first + i] = first + j
+    return position
+
+
+def _myers(a: Sequence[int], b: Sequence[int], most: int) -> list[tuple[int, int]] | None:
+    """The pairs of a longest common subsequence, or None where it takes more than `most` insertions and deletions."""
+    furthest = {1: 0}
+    trail: list[dict[int, int]] = []
+    for difference in range(most + 1):
+        trail.append(dict(furthest))
+        for diagonal in range(-difference, difference + 1, 2):
+            down = diagonal == -difference or (
+                diagonal != difference and furthest.get(diagonal - 1, -1) < furthest.get(diagonal + 1, -1)
+            )
+            x = furthest.get(diagonal + 1, 0) if down else furthest.get(diagonal - 1, 0) + 1
+            y = x - diagonal
+            while 0 <= x < len(a) and 0 <= y < len(b) and a[x] == b[y]:
+                x, y = x + 1, y + 1
+            furthest[diagonal] = x
+            if x >= len(a) and y >= len(b):
+                return _back(trail, len(a), len(b))
+    return None
+
+
+def _back(trail: Sequence[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+    """Walk the trail of furthest points back to the start and collect what was equal on the way."""
+    pairs: list[tuple[int, int]] = []
+    for difference in range(len(trail) - 1, -1, -1):
+        furthest = trail[difference]
+        diagonal = x - y
+        down = diagonal == -difference or (
+            diagonal != difference and furthest.get(diagonal - 1, -1) < furthest.get(diagonal + 1, -1)
+        )
+        before = diagonal + 1 if down else diagonal - 1
+        x_before = furthest.get(before, 0) if difference else 0
+        y_before = x_before - before if difference else 0
+        while x > x_before and y > y_before:
+            x, y = x - 1, y - 1
+            pairs.append((x, y))
+        x, y = x_before, y_before
+    return pairs
+
+
+def _doubtful(asked: Sequence[int], known: Sequence[int], position: Ints, works: Sequence[OpWork | None]) -> list[int]:
+    """The asked places whose partner could as well be another one of different work, see the module docstring."""
+    doubtful: set[int] = set()
+    matched = [MISSING, *np.flatnonzero(position >= 0).tolist(), len(asked)]
+    at = [MISSING, *position[position >= 0].tolist(), len(known)]
+    for k in range(len(matched) - 1):
+        extra = asked[matched[k] + 1 : matched[k + 1]]
+        skipped = range(at[k] + 1, at[k + 1])
+        if not extra and not skipped:
+            continue
+        for way in (range(k, 0, -1), range(k + 1, len(matched) - 1)):
+            foreign = set(extra)
+            passed: dict[int, list[int]] = {}
+            for place in skipped:
+                passed.setdefault(known[place], []).append(place)
+            for step in way:
+                token = known[at[step]]
+                if token not in foreign and token not in passed:
+                    break
+                others = [works[place] for place in passed.get(token, ())]
+                if token in foreign or any(other != works[at[step]] for other in others):
+                    doubtful.add(matched[step])
+                passed.setdefault(token, []).append(at[step])
+    return sorted(doubtful)

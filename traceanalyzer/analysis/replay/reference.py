@@ -1,0 +1,155 @@
+"""Sequences of kernels whose work is known, to line replays of graphs up with: captures of graphs, and eager steps.
+
+A reference had another context than the replay: of attention only heads and sizes are taken from it, and what grows
+with the context is left out. What could be wrong: an eager step that ran other sizes than the captured graph under the
+same kernel names; the grids tell where they are recorded, the number of tokens where not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.work.columns import FLOATS, INTEGERS
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import KERNEL, Trace
+
+Ints = npt.NDArray[np.int64]
+
+GRID_AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+SOURCE = "graph-match"
+"""The source of work that comes from a reference."""
+_OWNED = 0.9
+"""At least this share of an eager step's kernels have an op: it was launched, not replayed."""
+_WORKED = 0.5
+"""At least this share of its kernels have a known work, or there were no shapes to speak of."""
+_MOST_STEPS = 64
+"""Eager steps of different sequences that are kept."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A sequence of kernels of one model (no copies, no fills), in order, with the work of each.
+
+    Args:
+        name: what it is, for the reader: a captured graph, or a step.
+        tokens: how many it was run or captured for (the padded number), None where unknown.
+        names: the kernels' names.
+        grids: one row per kernel, the columns of `GRID_AXES`, MISSING where not recorded.
+        works: one per kernel, None where unknown. The work of attention holds heads and head size, never FLOPs or
+            bytes: a reference had another context.
+        file: the file beside the trace that it comes from; "" where it is a step of the trace itself.
+    """
+
+    name: str
+    tokens: int | None
+    names: tuple[str, ...]
+    grids: Ints
+    works: tuple[OpWork | None, ...]
+    file: str = ""
+
+
+def references_of_steps(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray
+) -> list[Reference]:
+    """The eager steps of a trace with recorded shapes, each different sequence once, in order of time.
+
+    Args:
+        trace, activity: what was read, and what ran.
+        work: as `measure` returns it, a row per activity row.
+        steps: `Steps.table`.
+        activity_step: the step of every row, MISSING where it belongs to none.
+    """
+    table = activity.table
+    kernel = (table["kind"].to_numpy() == KERNEL) & (activity_step >= 0)
+    if activity.on_cpu or not kernel.any():
+        return []
+    rows = np.flatnonzero(kernel)
+    step = activity_step[rows]
+    owned = pd.Series(table["op"].to_numpy()[rows] >= 0).groupby(step).mean()
+    worked = pd.Series(work["bytes"].notna().to_numpy()[rows]).groupby(step).mean()
+    found: dict[tuple[object, ...], Reference] = {}
+    for number in owned.index[(owned >= _OWNED) & (worked >= _WORKED)].tolist():
+        reference = of_rows(trace, activity, work, rows[step == number], f"step {number}", _tokens(steps, number))
+        found.setdefault((reference.tokens, reference.names, reference.grids.tobytes()), reference)
+        if len(found) >= _MOST_STEPS:
+            break
+    return list(found.values())
+
+
+def of_rows(
+    trace: Trace, activity: Activity, work: pd.DataFrame, rows: Ints, name: str, tokens: int | None
+) -> Reference:
+    """The reference that some activity rows are, in their order; see `Reference` for the arguments."""
+    recorded = trace.kernels.iloc[activity.table["kernel"].to_numpy(np.int64)[rows]]
+    return Reference(
+        name=name,
+        tokens=tokens,
+        names=tuple(trace.text(code) for code in recorded["name"].tolist()),
+        grids=recorded[list(GRID_AXES)].to_numpy(np.int64),
+        works=works_of(work.iloc[rows]),
+    )
+
+
+def works_of(work: pd.DataFrame) -> tuple[OpWork | None, ...]:
+    """The work of each row of a work table, equal ones as one object; None where neither FLOPs nor bytes are known."""
+    columns = ["category", "role", "dtype", "estimated", *FLOATS, *INTEGERS]
+    distinct: dict[tuple[object, ...], OpWork | None] = {}
+    out = []
+    for row in work[columns].astype(object).itertuples(index=False, name=None):
+        key = tuple(None if value != value else value for value in row)
+        if key not in distinct:
+            distinct[key] = _work(dict(zip(columns, key, strict=True)))
+        out.append(distinct[key])
+    return tuple(out)
+
+
+def _work(row: dict[str, object]) -> OpWork | None:
+    known: dict[str, Any] = {name: value for name in INTEGERS if isinstance(value := row[name], int) and value >= 0}
+    known |= {name: value for name in FLOATS if isinstance(value := row[name], float)}
+    category, role, dtype = str(row["category"]), str(row["role"]), row["dtype"]
+    found = OpWork(
+        model=SOURCE,
+        category=category,
+        role=role,
+        dtype=None if dtype is None else str(dtype),
+        estimated=bool(row["estimated"]),
+        **known,
+    )
+    if category == "attention":
+        unknown: dict[str, Any] = dict.fromkeys(FLOATS)
+        told = found.heads is not None and role not in HELPER_ROLES
+        return replace(found, estimated=False, kv_len=None, **unknown) if told else None
+    products_of_activations = category in MATRIX_CATEGORIES and found.weight_bytes is None and (found.batch or 1) > 1
+    if products_of_activations or (found.flops is None and found.bytes is None):
+        return None
+    return found
+
+
+def _tokens(steps: pd.DataFrame, number: int) -> int | None:
+    """The tokens a step ran over, its padding included; None where unknown."""
+    row = steps.loc[steps["step"] == number].iloc[0]
+    tokens, padding = float(row["tokens"]), float(row["padded_tokens"])
+    return None if np.isnan(tokens) else int(tokens + (0.0 if np.isnan(padding) else padding))
+
+
+def fitting(references: Sequence[Reference], tokens: float | None) -> list[Reference]:
+    """The references that a step over so many tokens may be a replay of, the likeliest first.
+
+    An engine replays the smallest captured graph that holds a batch; one that holds twice as many tokens is another
+    one's. Where the tokens are unknown on either side, all remain.
+    """
+    if tokens is None or np.isnan(tokens):
+        return list(references)
+    sizes = [r.tokens for r in references if r.tokens is not None and tokens <= r.tokens < 2 * tokens]
+    smallest = min(sizes, default=None)
+    return [r for r in references if r.tokens == smallest and smallest is not None] + [
+        r for r in references if r.tokens is None
+    ]
