@@ -55,6 +55,15 @@ def test_options_reach_the_scenario() -> None:
     assert {name: scenario[name] for name in wanted} == wanted
 
 
+def test_graphs_captured_at_sizes() -> None:
+    arguments = [*SMALL, "--batch", "3", "--mode", "graph", "-q", "-o", "run.json", "--force"]
+    for options, sizes, padding in ((["--padded"], 51, 1), (["--capture-sizes", "1, 6"], 2, 3), ([], 0, 0)):
+        assert main([*arguments, *options]) == 0
+        document = truth()
+        assert len(document["scenario"]["capture_sizes"]) == sizes  # type: ignore[index]
+        assert document["steps"][1]["padded_tokens"] == padding  # type: ignore[index]
+
+
 def test_a_preset_is_where_one_begins() -> None:
     assert main(["simulate", "--preset", "unfused", *SMALL[1:], "-q", "-o", "run.json.zst"]) == 0
     scenario: dict[str, object] = truth()["scenario"]  # type: ignore[assignment]
@@ -112,6 +121,10 @@ def test_files_are_not_replaced_unasked(capsys: pytest.CaptureFixture[str]) -> N
     (["-o", "run.json", "--output", "-3"], "output is -3"),
     (["-o", "run.json", "--prompt", "x"], "--prompt"),
     (["-o", "run.json", "--mode", "fast"], "mode is 'fast' (choose from eager, graph)"),
+    (["-o", "run.json", "--capture-sizes", "1,x"], "'1,x' is no list of numbers"),
+    (["-o", "run.json", "--capture-sizes", "1,2"], "without graphs nothing is captured"),
+    (["-o", "run.json", "--capture-sizes", "2,1", "--mode", "graph"], "no ascending whole numbers"),
+    (["-o", "run.json", "--capture-sizes", "1", "--padded"], "both say what is captured"),
     (["-o", "run.json", "--weights", "int3"], "weights is 'int3' (choose from same, fp8"),
     (["-o", "run.json", "--strip", "kernels"], "unknown part 'kernels' (choose from shapes, labels, ops)"),
     (["-o", "run.json", "--preset", "singel"], "unknown preset 'singel' (did you mean single"),

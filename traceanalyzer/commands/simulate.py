@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PARTS = ("shapes", "labels", "ops")
 _BETWEEN_SHOWS_S = 0.2
+_MOST_DIGITS = 20
 _ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _Output = Annotated[
@@ -39,6 +40,10 @@ _Batch = Annotated[int | None, typer.Option(metavar="N", help="Requests.")]
 _Prompt = Annotated[int | None, typer.Option(metavar="N", help="Tokens in, per request.")]
 _Tokens = Annotated[int | None, typer.Option("--output", metavar="N", help="Tokens out, per request.")]
 _Mode = Annotated[str | None, typer.Option(metavar="MODE", help="eager, or graph: decode passes replay a CUDA graph.")]
+_CaptureSizes = Annotated[
+    str | None, typer.Option(metavar="N,N,...", help="Tokens that graphs are captured for; passes are padded to them.")
+]
+_Padded = Annotated[bool, typer.Option("--padded", help="Graphs are captured for 1, 2, 4, 8, 16, 24, ... tokens.")]
 _Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Activations: bf16, fp16, fp32.")]
 _Weights = Annotated[str | None, typer.Option(metavar="TYPE", help="Weights: same, fp8, int8, int4, fp4.")]
 _Kv = Annotated[str | None, typer.Option(metavar="TYPE", help="KV cache: same, fp8.")]
@@ -74,6 +79,8 @@ def simulate(
     prompt: _Prompt = None,
     output: _Tokens = None,
     mode: _Mode = None,
+    capture_sizes: _CaptureSizes = None,
+    padded: _Padded = False,
     dtype: _Dtype = None,
     weights: _Weights = None,
     kv: _Kv = None,
@@ -108,6 +115,7 @@ def simulate(
     flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
     numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
     given = words | numbers | {name: False for name, off in flags.items() if off}
+    given |= {"capture_sizes": _sizes(capture_sizes, padded)}
     scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})
     if group_size is not None and scenario.together:
         raise InputError("--group-size says how many requests share a turn", "give --in-turns too")
@@ -121,6 +129,20 @@ def _scenario(preset: str | None, given: Mapping[str, Any]) -> Scenario:
     from traceanalyzer.simulate.scenario import Scenario
 
     return replace(Scenario() if preset is None else presets.preset(preset), **given)
+
+
+def _sizes(text: str | None, padded: bool) -> tuple[int, ...] | None:
+    """The sizes that graphs are captured for; None: nothing was said of them."""
+    from traceanalyzer.simulate import captured
+
+    if text is None:
+        return captured.USUAL if padded else None
+    if padded:
+        raise InputError("--padded and --capture-sizes both say what is captured", "give one of them")
+    parts = text.split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() and len(part) <= _MOST_DIGITS for part in parts):
+        raise InputError(f"--capture-sizes: {text[:40]!r} is no list of numbers", "as 1,2,4,8")
+    return tuple(int(part) for part in parts)
 
 
 def _variant(strip: Sequence[str], stacks: bool, flows: bool, memory: bool, cut: bool) -> Variant:

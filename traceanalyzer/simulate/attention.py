@@ -56,8 +56,8 @@ def attend(shard: Shard, slices: Sequence[Slice], rows: tuple[int, ...], window:
     one = slices[0]
     alike = all((s.queries, s.keys) == (one.queries, one.keys) for s in slices)
     whole = one.queries == one.keys and (window is None or one.keys <= window)
-    if not alike or shard.scenario.kv == "fp8" or not (whole or one.queries == 1):
-        return (_varlen(shard, slices, window),)
+    if not alike or shard.scenario.kv == "fp8" or shard.scenario.paged or not (whole or one.queries == 1):
+        return (_varlen(shard, slices, math.prod(rows), window),)
     return _sdpa(shard, len(slices), one.queries, keys_read(one.queries, one.keys, window), rows)
 
 
@@ -133,7 +133,10 @@ def _flash_kernels(shard: Shard, batch: int, queries: int, keys: int) -> tuple[K
         launching = Launching(grid, (128, 1, 1), 255, 81_920)
         return (shard.card.kernel(f"{name}(pytorch_flash::Flash_fwd_params)", "attention", work, launching),)
     blocks = batch * shard.kv_heads
-    splits = _splits(blocks, keys, sms) if shard.scenario.split_kv else 1
+    scenario = shard.scenario
+    # A graph keeps the grid it was captured with, which is that of the longest context.
+    longest = keys if scenario.mode == "eager" else scenario.prompt + scenario.output
+    splits = _splits(blocks, longest, sms) if scenario.split_kv else 1
     traits = _traits(shard, (_QUERY_BLOCK, _KEY_BLOCK), "pytorch_flash::")
     if splits == 1:
         name = f"void pytorch_flash::flash_fwd_kernel<{traits}, false, false, false, false, false, true, false, false>"
@@ -175,10 +178,12 @@ def pages(scenario: Scenario) -> int:
     return 1 + scenario.batch * math.ceil((scenario.prompt + scenario.output) / PAGE)
 
 
-def _varlen(shard: Shard, slices: Sequence[Slice], window: int | None) -> Op:
-    """Attention over sequences of several lengths: the recorded shapes do not tell how long each is."""
+def _varlen(shard: Shard, slices: Sequence[Slice], tokens: int, window: int | None) -> Op:
+    """Attention over sequences of several lengths: the recorded shapes do not tell how long each is.
+
+    `tokens` is how many rows there are, with padding, whose queries attend to nothing.
+    """
     heads, head = shard.heads, shard.head_dim
-    tokens = sum(s.queries for s in slices)
     longest_query, longest = max(s.queries for s in slices), max(s.keys for s in slices)
     work = _work(shard, slices, window)
     blocks = sum(math.ceil(s.queries / _QUERY_BLOCK) for s in slices) * shard.kv_heads
@@ -187,7 +192,8 @@ def _varlen(shard: Shard, slices: Sequence[Slice], window: int | None) -> Op:
     q, cache = shard.tensor(tokens, heads, head), pool(shard)
     if shard.scenario.kv == "fp8":
         k = shard.tensor(tokens, shard.kv_heads, head)
-        launching = Launching((tokens // 16 + len(slices), shard.kv_heads, 1), (128, 1, 1), 255, 65_536)
+        grid = (tokens // _queries_per_block(shard) + len(slices), shard.kv_heads, 1)
+        launching = Launching(grid, (128, 1, 1), 255, 65_536)
         done = shard.card.kernel("kernel_unified_attention_2d", "attention", work, launching, fill)
         arguments: tuple[Argument, ...] = (q, k, k, q, Scalar("model.layers.attn", ""), NONE, NONE)
         return vector.op(shard, "vllm::unified_attention_with_output", arguments, done)
@@ -209,6 +215,16 @@ def _varlen(shard: Shard, slices: Sequence[Slice], window: int | None) -> Op:
         NONE,
     )
     return vector.op(shard, "_vllm_fa2_C::varlen_fwd", arguments, done)
+
+
+def _queries_per_block(shard: Shard) -> int:
+    """Tokens per block of vLLM's unified attention: 16 rows hold the query heads of one key head for each token.
+
+    Source: `vllm/v1/attention/ops/triton_unified_attention.py`.
+    """
+    shared = shard.heads // shard.kv_heads
+    rows = 16 if shared <= 16 else 1 << (shared - 1).bit_length()
+    return rows // shared
 
 
 def _math(shard: Shard, slices: Sequence[Slice], window: int | None) -> tuple[Op, ...]:
@@ -278,20 +294,20 @@ def concatenate(shard: Shard, slices: Sequence[Slice]) -> tuple[Op, ...]:
     return () if one.queries == one.keys else (_cat(shard, len(slices), one),) * 2
 
 
-def store(shard: Shard, tokens: int) -> tuple[Op, ...]:
-    """New keys and values written into a paged cache in place."""
+def store(shard: Shard, rows: int, tokens: int) -> tuple[Op, ...]:
+    """New keys and values written into a paged cache in place; rows that are no tokens have no slot and are skipped."""
     kv_heads, head = shard.kv_heads, shard.head_dim
     count = tokens * kv_heads * head
-    moved = 2 * count * (shard.size + shard.kv_size) + 8 * tokens
+    moved = 2 * count * (shard.size + shard.kv_size) + 8 * rows
     cpp = names.CPP[shard.dtype]
     kind, mode = ("unsigned char", 1) if shard.scenario.kv == "fp8" else (cpp, 0)
     name = f"void vllm::reshape_and_cache_flash_kernel<{cpp}, {kind}, (vllm::Fp8KVCacheDataType){mode}>({cpp} const*, "
     name += f"{cpp} const*, {kind}*, {kind}*, long const*, long, long, long, long, long, int, int, int, float const*, "
-    launching = Launching((tokens, 1, 1), (min(512, kv_heads * head), 1, 1), 32)
+    launching = Launching((rows, 1, 1), (min(512, kv_heads * head), 1, 1), 32)
     done = vector.kernel(shard, (name + "float const*)", launching), "kv_write", 0, moved, shard.dtype)
-    new, cache, one_scale = shard.tensor(tokens, kv_heads, head), pool(shard), Tensor((), "float")
+    new, cache, one_scale = shard.tensor(rows, kv_heads, head), pool(shard), Tensor((), "float")
     kind_argument = Scalar("fp8" if shard.scenario.kv == "fp8" else "auto", "")
-    arguments = (new, new, cache, cache, Tensor((tokens,), "long int"), kind_argument, one_scale, one_scale)
+    arguments = (new, new, cache, cache, Tensor((rows,), "long int"), kind_argument, one_scale, one_scale)
     return (vector.op(shard, "_C_cache_ops::reshape_and_cache_flash", arguments, done),)
 
 

@@ -157,7 +157,7 @@ class Clock:
 
     def _replay(self, work: Pass, timed: TimedPass) -> Generator[Arrival, int, None]:
         # A graph is captured for one size of batch: the same size replays the same graph.
-        shape = (work.tokens, len(work.graph))
+        shape = (work.tokens + work.padded_tokens, len(work.graph))
         timed.graph = self._graphs.setdefault(shape, len(self._graphs) + 1)
         call = self._call(GRAPH, self._costs.graph_launch_ns, 0, timed)
         for node, kernel in enumerate(work.graph, 1):

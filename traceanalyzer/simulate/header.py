@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 from traceanalyzer.catalog.gpus import Gpu
@@ -41,7 +41,7 @@ def head(scenario: Scenario, gpu: Gpu, rank: int, variant: Variant) -> str:
         "record_shapes": variant.shapes and variant.ops, "profile_memory": variant.memory, "with_stack": variant.stacks,
     }  # fmt: skip
     facts |= {key: 1 for key, wanted in recorded.items() if wanted}
-    seed = json.dumps([astuple(scenario), rank, astuple(variant)], default=str)
+    seed = json.dumps([_identity(scenario), rank, astuple(variant)], default=str)
     facts["trace_id"] = hashlib.sha256(seed.encode()).hexdigest()[:32].upper()
     facts |= {"displayTimeUnit": "ms", "baseTimeNanoseconds": 0}
     return json.dumps(facts, indent=2)[:-2] + ',\n  "traceEvents": [\n'
@@ -75,6 +75,15 @@ def block(scenario: Scenario, gpu: Gpu, model: ModelConfig, steps: int) -> dict[
         "gpu": {"id": gpu.id, "name": gpu.names[0] if gpu.names else gpu.id},
         "window": window,
     }
+
+
+def _identity(scenario: Scenario) -> tuple[Any, ...]:
+    """The scenario's values; a field that came after `seed` counts only where it is not its default."""
+    names = [one.name for one in fields(scenario)]
+    values, defaults = astuple(scenario), astuple(Scenario())
+    first = names.index("seed") + 1
+    later = zip(names[first:], values[first:], defaults[first:], strict=True)
+    return (*values[:first], *((name, value) for name, value, default in later if value != default))
 
 
 def _device(gpu: Gpu, device: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def label(index: int, work: Pass) -> str:
     """The name of the annotation around a pass; a mixed one also counts its two kinds."""
     text = f"ta.step[{work.phase} n={index} tokens={work.tokens} seqs={work.sequences}"
     text += f" ctx={work.context_sum} qk={work.query_context_sum}"
+    text += f" padded={work.padded_tokens}" if work.padded_tokens else ""
     if work.phase == "mixed":
         text += f" prefill_tokens={work.prefill_tokens} decode_tokens={work.decode_tokens}"
         text += f" prefill_seqs={work.prefill_sequences} decode_seqs={work.decode_sequences}"

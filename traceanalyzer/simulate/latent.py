@@ -22,24 +22,26 @@ from traceanalyzer.simulate.shard import NONE, PAGE, Shard
 Ops = tuple[Op, ...]
 
 
-def before(shard: Shard, mla: LatentAttention, tokens: int) -> Ops:
-    """Queries and latents, their norms, rotary embedding, and the write into the cache."""
+def before(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Ops:
+    """Queries and latents, their norms, rotary embedding, and the write of the rows that are tokens into the cache."""
     hidden, rank = shard.model.hidden, mla.kv_lora_rank
     latent, queries = rank + mla.qk_rope, shard.heads * (mla.qk_nope + mla.qk_rope)
-    rows = (tokens,)
     if mla.q_lora_rank is None:
-        ops: Ops = (matmul.linear(shard, rows, hidden, queries), matmul.linear(shard, rows, hidden, latent))
+        ops: Ops = (matmul.linear(shard, (rows,), hidden, queries), matmul.linear(shard, (rows,), hidden, latent))
     else:
-        ops = (matmul.linear(shard, rows, hidden, mla.q_lora_rank + latent),)
-        ops += vector.norm(shard, (tokens, mla.q_lora_rank))
-        ops += (matmul.linear(shard, rows, mla.q_lora_rank, queries),)
-    ops += vector.norm(shard, (tokens, rank))
-    ops += (rotary.fused(shard, tokens, (shard.heads, 1), mla.qk_rope, queries),)
-    return (*ops, _store(shard, mla, tokens))
+        ops = (matmul.linear(shard, (rows,), hidden, mla.q_lora_rank + latent),)
+        ops += vector.norm(shard, (rows, mla.q_lora_rank))
+        ops += (matmul.linear(shard, (rows,), mla.q_lora_rank, queries),)
+    ops += vector.norm(shard, (rows, rank))
+    ops += (rotary.fused(shard, rows, (shard.heads, 1), mla.qk_rope, queries),)
+    return (*ops, _store(shard, mla, rows, tokens))
 
 
-def attend(shard: Shard, mla: LatentAttention, slices: Sequence[Slice]) -> Ops:
-    """The attention of one layer: prompts with keys and values of their own, decoding sequences on the latents."""
+def attend(shard: Shard, mla: LatentAttention, slices: Sequence[Slice], padding: int = 0) -> Ops:
+    """The attention of one layer: prompts with keys and values of their own, decoding sequences on the latents.
+
+    So many rows of padding are taken into the latent space and back with the decoding ones.
+    """
     reading = [s for s in slices if s.queries > 1]
     decoding = [s for s in slices if s.queries == 1]
     ops: Ops = ()
@@ -48,7 +50,7 @@ def attend(shard: Shard, mla: LatentAttention, slices: Sequence[Slice]) -> Ops:
         width = shard.heads * (mla.qk_nope + mla.v_head_dim)
         ops += (matmul.linear(shard, (keys,), mla.kv_lora_rank, width), _read(shard, mla, reading, keys))
     if decoding:
-        count = len(decoding)
+        count = len(decoding) + padding
         into = _absorb(shard, (count, mla.kv_lora_rank, mla.qk_nope))
         back = _absorb(shard, (count, mla.v_head_dim, mla.kv_lora_rank))
         ops += (into, _decode(shard, mla, decoding), back)
@@ -123,15 +125,15 @@ def pool(shard: Shard, mla: LatentAttention) -> Tensor:
     return shard.tensor(pages, PAGE, mla.kv_lora_rank + mla.qk_rope)
 
 
-def _store(shard: Shard, mla: LatentAttention, tokens: int) -> Op:
+def _store(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Op:
     latent = mla.kv_lora_rank + mla.qk_rope
     cpp = names.CPP[shard.dtype]
     name = f"void vllm::concat_and_cache_mla_kernel<{cpp}, {cpp}, (vllm::Fp8KVCacheDataType)0>({cpp} const*, "
     name += f"{cpp} const*, {cpp}*, long const*, int, int, int, int, int, int, int, float const*)"
-    moved = 2 * tokens * latent * shard.size + 8 * tokens
-    launching = Launching((tokens, 1, 1), (512, 1, 1), 32)
+    moved = 2 * tokens * latent * shard.size + 8 * rows
+    launching = Launching((rows, 1, 1), (512, 1, 1), 32)
     done = vector.kernel(shard, (name, launching), "kv_write", 0, moved, shard.dtype)
-    slots, kind = Tensor((tokens,), "long int"), Scalar("auto", "")
-    new = (shard.tensor(tokens, mla.kv_lora_rank), shard.tensor(tokens, mla.qk_rope))
+    slots, kind = Tensor((rows,), "long int"), Scalar("auto", "")
+    new = (shard.tensor(rows, mla.kv_lora_rank), shard.tensor(rows, mla.qk_rope))
     arguments = (*new, pool(shard, mla), slots, kind, Tensor((), "float"))
     return vector.op(shard, "_C_cache_ops::concat_and_cache_mla", arguments, done)

@@ -21,6 +21,8 @@ from traceanalyzer.simulate.shard import Shard
 
 Ops = tuple[Op, ...]
 Rows = tuple[int, ...]
+#: A sequence of a padded batch that nobody waits for.
+_NOBODY = Slice(-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,17 @@ class Forward:
     def __init__(self, shard: Shard) -> None:
         """`shard` stays the same for the whole run."""
         self._shard = shard
-        self._layers: dict[tuple[Rows, int], _Layer] = {}
+        self._layers: dict[tuple[Rows, int, int], _Layer] = {}
         self._experts: dict[tuple[Rows, int, int], Ops] = {}
         self._ends: dict[Rows, tuple[Ops, Ops]] = {}
 
-    def ops(self, slices: Sequence[Slice], random: np.random.Generator) -> Ops:
-        """Everything from the token ids to the final norm; `random` draws the experts."""
-        rows = self._rows(slices)
+    def ops(self, slices: Sequence[Slice], random: np.random.Generator, size: int | None = None) -> Ops:
+        """Everything from the token ids to the final norm; `random` draws the experts.
+
+        Padded to `size` tokens: what works token by token computes so many, and as many sequences stand in the batch.
+        """
+        rows = self._rows(slices, size)
+        slices = _padded(slices, math.prod(rows))
         if rows not in self._ends:
             self._ends[rows] = self._first(rows), self._norm(rows, residual=True)
         first, last = self._ends[rows]
@@ -54,20 +60,21 @@ class Forward:
             window = self._shard.model.window(index)
             if window not in attended:
                 attended[window] = self._attend(slices, rows, window)
-            layer = self._layer(rows, index)
+            layer = self._layer(rows, sum(s.queries for s in slices), index)
             result += layer.before
             result += self._named(attended[window], "Attention", index)
             result += layer.projection
             result += layer.mlp if layer.mlp else self._mixture(rows, index, random)
         return (*result, *last)
 
-    def _rows(self, slices: Sequence[Slice]) -> Rows:
+    def _rows(self, slices: Sequence[Slice], size: int | None) -> Rows:
         """The leading axes of activations."""
-        tokens = sum(s.queries for s in slices)
+        tokens = size or sum(s.queries for s in slices)
         if self._shard.scenario.fused:
             return (tokens,)
-        alike = len({s.queries for s in slices}) == 1
-        return (len(slices), slices[0].queries) if alike else (1, tokens)
+        queries = slices[0].queries
+        alike = len({s.queries for s in slices}) == 1 and tokens % queries == 0
+        return (tokens // queries, queries) if alike else (1, tokens)
 
     def _first(self, rows: Rows) -> Ops:
         shard, model = self._shard, self._shard.model
@@ -77,14 +84,15 @@ class Forward:
         positions = vector.embedding(shard, rows, model.learned_positions)
         return (tokens, positions, vector.add(shard, (*rows, model.hidden)))
 
-    def _layer(self, rows: Rows, index: int) -> _Layer:
-        shared = self._layers.get((rows, index))
+    def _layer(self, rows: Rows, tokens: int, index: int) -> _Layer:
+        """The layer over rows of which so many are tokens."""
+        shared = self._layers.get((rows, tokens, index))
         if shared is None:
             model = self._shard.model
-            before = self._named(self._before(rows, first=index == 0), "Attention", index)
+            before = self._named(self._before(rows, tokens, first=index == 0), "Attention", index)
             projection = self._named(self._projection(rows), "Attention", index)
             mlp = () if model.has_experts(index) else self._named(self._mlp(rows), "MLP", index)
-            shared = self._layers[rows, index] = _Layer(before, projection, mlp)
+            shared = self._layers[rows, tokens, index] = _Layer(before, projection, mlp)
         return shared
 
     def _named(self, ops: Ops, part: str, index: int) -> Ops:
@@ -92,14 +100,14 @@ class Forward:
         name = f"{self._shard.class_name}{part}_{index}"
         return tuple(replace(op, module=name) for op in ops)
 
-    def _before(self, rows: Rows, *, first: bool) -> Ops:
+    def _before(self, rows: Rows, tokens: int, *, first: bool) -> Ops:
         """Norm, queries, keys and values, their norms, rotary embedding, a cache written in place."""
         shard, model = self._shard, self._shard.model
         heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
         widths = (heads * head, kv_heads * head, kv_heads * head)
         ops = () if self._norms_after() else self._norm(rows, residual=not first)
         if model.mla is not None:
-            return ops + latent.before(shard, model.mla, math.prod(rows))
+            return ops + latent.before(shard, model.mla, math.prod(rows), tokens)
         if shard.merged:
             ops += (matmul.linear(shard, rows, model.hidden, sum(widths), bias=model.qkv_bias),)
             ops += (views.split(shard, shard.tensor(*rows, sum(widths)), widths)[0],)
@@ -110,12 +118,14 @@ class Forward:
         elif model.qk_norm == "full_width":
             ops += vector.norm(shard, (*rows, widths[0])) + vector.norm(shard, (*rows, widths[1]))
         ops += rotary.rotary(shard, rows)
-        return ops + (attention.store(shard, math.prod(rows)) if shard.scenario.kv_cache == "static" else ())
+        static = shard.scenario.kv_cache == "static"
+        return ops + (attention.store(shard, math.prod(rows), tokens) if static else ())
 
     def _attend(self, slices: Sequence[Slice], rows: Rows, window: int | None) -> Ops:
         """What knows contexts."""
         if self._shard.model.mla is not None:
-            return latent.attend(self._shard, self._shard.model.mla, slices)
+            padding = math.prod(rows) - sum(s.queries for s in slices)
+            return latent.attend(self._shard, self._shard.model.mla, slices, padding)
         copied = self._shard.scenario.kv_cache == "cat"
         cached = attention.concatenate(self._shard, slices) if copied else ()
         return cached + attention.attend(self._shard, slices, rows, window)
@@ -191,3 +201,9 @@ class Forward:
                 ops += (*self._dense(rows, moe.shared_experts * moe.ffn), summed)
             self._experts[key] = self._named(ops + self._mlp_end(rows), "SparseMoeBlock", index)
         return self._experts[key]
+
+
+def _padded(slices: Sequence[Slice], size: int) -> Sequence[Slice]:
+    """As many sequences as a batch of so many tokens has, in which all have the same number of queries."""
+    missing = size - sum(s.queries for s in slices)
+    return (*slices, *(_NOBODY,) * (missing // slices[0].queries)) if missing else slices

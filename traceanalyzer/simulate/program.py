@@ -101,3 +101,5 @@ class Pass:
     after: tuple[Op, ...] = field(default=())  # sampling and what follows the graph
     sync_after: bool = False  # the host waits for the card before it goes on
     host_after_ns: int = 0
+    padded_tokens: int = 0  # rows without a token that the card computes too
+    useful: tuple[float | None, float | None] | None = None  # FLOPs and bytes without them; None: there are none

@@ -58,3 +58,14 @@ class Scenario:
     skip_prefill: bool = False  # the window opened after the prompts were read
     costs: Costs = field(default_factory=Costs)
     seed: int = 0
+    # What stands below came later: it counts for a trace's identity only where it differs from its default.
+    capture_sizes: tuple[int, ...] = ()  # graphs are captured for so many tokens; (): each replay at its own size
+
+    @property
+    def paged(self) -> bool:
+        """Whether every pass attends over a paged cache with the kernel for sequences of several lengths.
+
+        A graph has the same kernels in each replay, whichever lengths its sequences have.
+        """
+        ragged = self.chunk is not None or self.arrivals_every > 0
+        return bool(self.capture_sizes) or (self.mode != "eager" and ragged)

@@ -26,6 +26,9 @@ _COUNTS = (
 )  # fmt: skip
 
 
+_SUMMED = ("tokens", "prefill_tokens", "decode_tokens", "padded_tokens")
+
+
 @dataclass(slots=True)
 class _Sum:
     """A sum that becomes unknown with its first unknown part; `known_ns` is the time of the known ones."""
@@ -139,7 +142,10 @@ class Truth:
         row |= {name: getattr(timed.work, name) for name in _COUNTS}
         row |= {"start_ns": start, "end_ns": end, "busy_ns": _union(timed.ran), "period_ns": None}
         row |= {"flops": work.flops.total, "bytes": work.bytes.total}
-        self._steps.append(row | {"weight_bytes": work.weight_bytes, "kv_bytes": work.kv_bytes})
+        row |= {"weight_bytes": work.weight_bytes, "kv_bytes": work.kv_bytes}
+        useful = timed.work.useful or (work.flops.total, work.bytes.total)
+        row |= {"padded_tokens": timed.work.padded_tokens, "useful_flops": useful[0], "useful_bytes": useful[1]}
+        self._steps.append(row)
         self._requests.serve(timed.work.requests, start, end)
 
     def document(self, trace: str) -> dict[str, Any]:
@@ -192,7 +198,7 @@ class Truth:
         duration = sum(booked.values())
         idle = sum(ns for bucket, ns in booked.items() if bucket.startswith("idle_"))
         row: dict[str, Any] = {"steps": len(steps)}
-        row |= {name: sum(step[name] for step in steps) for name in ("tokens", "prefill_tokens", "decode_tokens")}
+        row |= {name: sum(step[name] for step in steps) for name in _SUMMED}
         row |= {"duration_ns": duration, "busy_ns": duration - idle, "kernels": work.count}
         row |= {"launches": self._launches[phase], "kernel_ns": work.total_ns}
         row |= {"flops": work.flops.total, "bytes": work.bytes.total}
