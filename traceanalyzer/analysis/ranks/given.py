@@ -1,0 +1,118 @@
+"""Which of the traces that were given are ranks of one run, and which are something else.
+
+A server writes a trace of its front end, which tokenises and schedules, into the folder of its ranks; such a trace has
+no work of a GPU, no call that submits any, and no rank. (vLLM calls it `async_llm`; the name decides nothing.) A rank
+that no trace tells is taken from the files' names, which all engines number.
+
+What could be wrong: a rank whose file lost all of its GPU records and calls, and its rank, passes for a front end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traceanalyzer.analysis.attribution import SUBMITS
+from traceanalyzer.errors import InputError
+from traceanalyzer.trace import windows
+from traceanalyzer.trace.tables import Note, Trace
+
+_NAMED_RANK = re.compile(r"(?:^|[^A-Za-z0-9])(?:rank|TP)[-_]?(\d{1,6})(?=[^A-Za-z0-9]|$)", re.IGNORECASE)
+"""vLLM ends the places of a process with `rank3` or `rank-3`, SGLang names the tensor-parallel place `TP-3`, others
+write `rank3_trace.json`."""
+_CUT_SHORT = frozenset({"truncated_json", "truncated_compression"})
+_TOGETHER = "give the ranks of one run together, other files one at a time"
+_NAMED = 8
+"""How many ranks a note lists."""
+
+
+def of_one_run(traces: Sequence[Trace]) -> tuple[list[Trace], list[Note]]:
+    """The ranks of one run, windows joined, and notes on what was left out or is missing.
+
+    Raises:
+        InputError: no trace, or traces that are not the ranks and windows of one run.
+    """
+    if not traces:
+        raise InputError("no trace to analyse")
+    notes: list[Note] = []
+    once = _once(traces, notes)
+    ranks = _named(_without_front_ends(windows.by_process(once), notes), notes)
+    _check(ranks)
+    notes += _missing(ranks)
+    return ranks, notes
+
+
+def _once(traces: Sequence[Trace], notes: list[Note]) -> list[Trace]:
+    """Every content once: a copy of a file is no other rank."""
+    kept: list[Trace] = []
+    copies: list[str] = []
+    seen: set[str] = set()
+    for trace in traces:
+        content = trace.source.sha256
+        if content and content in seen:
+            copies.append(trace.source.name)
+        else:
+            seen.add(content)
+            kept.append(trace)
+    if copies:
+        notes.append(Note("rank_given_twice", "warning", len(copies), copies[0]))
+    return kept
+
+
+def _without_front_ends(traces: Sequence[Trace], notes: list[Note]) -> list[Trace]:
+    if len(traces) < 2 or not any(len(trace.kernels) for trace in traces):
+        return list(traces)
+    left = [trace for trace in traces if _is_front_end(trace)]
+    if left:
+        notes.append(Note("front_end_left_out", "info", len(left), left[0].source.name))
+    return [trace for trace in traces if not _is_front_end(trace)]
+
+
+def _is_front_end(trace: Trace) -> bool:
+    if len(trace.kernels) or trace.metadata.rank is not None:
+        return False
+    cut = _CUT_SHORT & {note.code for note in trace.quality}
+    calls = {trace.text(int(code)) for code in trace.launches["name"].unique()}
+    return not cut and not any(map(SUBMITS.search, calls))
+
+
+def _named(traces: list[Trace], notes: list[Note]) -> list[Trace]:
+    """The traces with ranks from their names, where none of several tells its own and every name has another."""
+    if len(traces) < 2 or any(trace.metadata.rank is not None for trace in traces):
+        return traces
+    found = [_NAMED_RANK.findall(trace.source.name) for trace in traces]
+    ranks = [int(numbers[-1]) for numbers in found if numbers]
+    if len(set(ranks)) < len(traces):
+        return traces
+    notes.append(Note("ranks_from_names", "info", len(traces)))
+    return [
+        replace(trace, metadata=replace(trace.metadata, rank=rank)) for trace, rank in zip(traces, ranks, strict=True)
+    ]
+
+
+def _check(traces: Sequence[Trace]) -> None:
+    if len(traces) == 1:
+        return
+    seen: dict[int, str] = {}
+    for trace in traces:
+        rank, name = trace.metadata.rank, trace.source.name
+        if rank is None:
+            raise InputError(f"{name} does not say which rank it is, so it cannot be analysed with others", _TOGETHER)
+        if rank in seen:
+            raise InputError(f"{seen[rank]} and {name} are both rank {rank}, so they are not one run", _TOGETHER)
+        seen[rank] = name
+    if len({trace.metadata.world_size for trace in traces}) > 1:
+        raise InputError("the traces come from runs of different world sizes", _TOGETHER)
+
+
+def _missing(traces: Sequence[Trace]) -> list[Note]:
+    """Says which ranks of the run were not given: a slower one may be among them."""
+    size = max(trace.metadata.world_size or 1 for trace in traces)
+    count = size - len(traces)
+    if count <= 0:
+        return []
+    there = {trace.metadata.rank for trace in traces}
+    lacking = [rank for rank in range(min(size, len(traces) + _NAMED + 1)) if rank not in there]
+    more = ", ..." if count > _NAMED else ""
+    return [Note("ranks_not_given", "warning", count, ", ".join(map(str, lacking[:_NAMED])) + more)]
