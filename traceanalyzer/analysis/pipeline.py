@@ -219,10 +219,13 @@ def _analyze_trace(
     classes = kernels.classes(trace, activity)
     measured = work.measure(trace, activity, classes)
     found, doubts = physics.check(trace, activity, steps.find(trace, activity, measured))
-    measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step)
     measured = work.fill_weights(trace, activity, measured, found.table, found.activity_step)
     seen = model.observe(trace, activity.table, measured, len(found.table), found.facts.layers)
     described, notes = model.describe(section(trace.metadata.collector, "model"), options.model, seen)
+    config = model.config_of(described)
+    windows = [config.window(layer) for layer in range(config.layers)] if config else []
+    measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step, windows)
+    measured = work.fill_experts(trace, activity, measured, _sized(described))
     given = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
@@ -241,6 +244,14 @@ def _analyze_trace(
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
     return found.facts, analysed, (*doubts, *notes)
+
+
+def _sized(described: model.Description) -> work.KnownModel | None:
+    """The model's sizes on one rank, where it is known how ranks divide it."""
+    config, bits = model.config_of(described), described.weight_bits
+    if config is None or described.tp is None:
+        return None
+    return work.KnownModel(config, described.tp, bits.experts if bits else None)
 
 
 def _gpus(traces: Sequence[Trace], analysed: Sequence[DeviceAnalysis]) -> int:

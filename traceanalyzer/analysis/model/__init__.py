@@ -4,6 +4,7 @@ from traceanalyzer.analysis.model.describe import describe
 from traceanalyzer.analysis.model.description import CATALOGUE, RECORDER, TRACE, UNKNOWN, USER, Description
 from traceanalyzer.analysis.model.observed import Observed, observe
 from traceanalyzer.analysis.model.recorded import of_recorder
+from traceanalyzer.analysis.model.sizes import config_of
 
 __all__ = [
     "CATALOGUE",
@@ -13,6 +14,7 @@ __all__ = [
     "USER",
     "Description",
     "Observed",
+    "config_of",
     "describe",
     "observe",
     "of_recorder",

@@ -23,6 +23,8 @@ WEIGHT_FIELDS = frozenset({
 })  # fmt: skip
 KV_FIELDS = frozenset({"layers", "hidden", "heads", "kv_heads", "head_dim"})
 """Fields that figures of the weights, and of the cache, stand or fall with."""
+SIZES = WEIGHT_FIELDS - {"quantization"} | KV_FIELDS
+"""Fields that the shapes of its layers stand or fall with."""
 
 
 @dataclass(frozen=True)

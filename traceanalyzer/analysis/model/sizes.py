@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceanalyzer.analysis.model.compare import KV_FIELDS, WEIGHT_FIELDS
+from traceanalyzer.analysis.model.compare import KV_FIELDS, SIZES, WEIGHT_FIELDS
 from traceanalyzer.analysis.model.description import Description
 from traceanalyzer.catalog.models import ModelConfig, Parts
 from traceanalyzer.catalog.weight_bits import WeightBits, bits_of
@@ -37,6 +37,11 @@ class _Stored:
     config: ModelConfig
     parts: Parts
     bits: WeightBits
+
+
+def config_of(model: Description) -> ModelConfig | None:
+    """The config, where nothing contradicts one of its sizes."""
+    return None if model.contradicted & SIZES else model.config
 
 
 def held(model: Description) -> float | None:

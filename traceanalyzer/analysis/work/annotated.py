@@ -7,17 +7,18 @@ in which the cache stores them (the type of the tensor that the cache's write op
 
 P is halved where a causal mask hides half: query length squared / 2 per sequence of several queries. The sum of squares
 is exact for one sequence, for sequences that attend to themselves only, and where all have one query; else equal
-lengths are assumed. A sliding window hides more: such a kernel's FLOPs stay unknown, and its bytes too unless the
-sequences have no past, when every key is some query's own.
+lengths are assumed. A sliding window hides more, see `work.windows`: where its width is known neither from the op nor
+from the model, FLOPs stay unknown, and bytes too unless the sequences have no past, when every key is some query's own.
 
-What could be wrong: a window that neither the op nor the kernel's name tells makes the figures too high, so only where
-the name of the kernel states its mask they are no estimate. A step that runs several attention kernels in one op (one
+What could be wrong: a window that neither the op, the kernel's name nor the model tells makes the figures too high, so
+only where one of them states the mask they are no estimate. A step that runs several attention kernels in one op (one
 for the prompts, one for the decodes) does not tell which did what, so both stay unknown.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
 from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, objects
 from traceanalyzer.analysis.work.dtypes import INT
 from traceanalyzer.analysis.work.opwork import named, number, value
+from traceanalyzer.analysis.work.windows import FULL, by_layer, seen
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
 from traceanalyzer.trace.tables import KERNEL, Trace
@@ -50,19 +52,23 @@ class _Call:
     flops_per_pair: float
     bytes_per_key: float
     causal: bool
-    windowed: bool
+    window: float
 
 
 def fill_attention(
-    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray
-) -> pd.DataFrame:
-    """The work table with the attention filled in whose step tells its context, marked by the source "annotation".
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray,
+    windows: Sequence[int | None] = (),
+) -> pd.DataFrame:  # fmt: skip
+    """The work table with the attention filled in whose step tells its context.
+
+    The source is "annotation", or "model-config" where the model's window was needed.
 
     Args:
         trace, activity: what was read, and what ran.
         work: as `measure` returns it.
         steps: `Steps.table`.
         activity_step: the step of every row, MISSING where it belongs to none.
+        windows: of each layer of the model its window, None without one; empty where the model is not known.
     """
     rows = _asking(activity.table, work, activity_step)
     if not len(rows):
@@ -70,21 +76,44 @@ def fill_attention(
     op = activity.table["op"].to_numpy(np.int64)[rows]
     step = steps.set_index("step").loc[activity_step[rows]].reset_index(drop=True)
     calls, at = _calls(trace, op)
-    names = activity.table["name"].to_numpy(np.int64)[rows]
-    windowed, plain = _named(trace, names, _WINDOWED), _named(trace, names, _MASKED)
     column = {
         field: np.array([np.nan if c is None else getattr(c, field) for c in calls], np.float64)[at]
-        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "windowed")
+        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "window")
     }
-    windowed |= column["windowed"] == 1
+    width, plain, by_model = _windows(trace, activity.table, work, activity_step, rows, column["window"], windows)
+    windowed = width != FULL
     keys = step["context_sum"].to_numpy(np.float64)
     alone = keys == step["tokens"].to_numpy(np.float64)
     pairs, exact = _pairs(step, column["causal"] == 1)
-    told = _same_tokens(step, column["tokens"]) & step["phase"].isin(_PHASES).to_numpy() & (alone | ~windowed)
+    through, read, told_apart = seen(step, np.where(windowed, width, np.nan))
+    pairs, exact = np.where(windowed, through, pairs), np.where(windowed & ~np.isnan(through), told_apart, exact)
+    keys = np.where(windowed & ~np.isnan(read), read, np.where(alone | ~windowed, keys, np.nan))
+    told = _same_tokens(step, column["tokens"]) & step["phase"].isin(_PHASES).to_numpy()
     keys = np.where(told, keys, np.nan)
-    flops = column["flops_per_pair"] * np.where(windowed | np.isnan(keys), np.nan, pairs)
+    flops = column["flops_per_pair"] * np.where(np.isnan(keys), np.nan, pairs)
     cached = keys * column["bytes_per_key"]
-    return _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)))
+    filled = _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)))
+    source = filled["source"].to_numpy(object, copy=True)
+    source[rows[by_model & ~np.isnan(keys)]] = "model-config"
+    return filled.assign(source=objects(source))
+
+
+def _windows(
+    trace: Trace, table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray, rows: Ints, by_op: Floats,
+    windows: Sequence[int | None],
+) -> tuple[Floats, Bools, Bools]:  # fmt: skip
+    """Of each row its window (NaN: of unknown width), whether its mask is stated, and whether only the model tells."""
+    names, op = table["name"].to_numpy(np.int64), table["op"].to_numpy(np.int64)
+    attention = (work["category"] == "attention").to_numpy() & ~work["role"].isin(HELPER_ROLES).to_numpy()
+    calls = np.flatnonzero(attention & (step >= 0) & (op >= 0))
+    order = pd.DataFrame({"step": step[calls], "op": op[calls], "start": table["start_ns"].to_numpy()[calls]})
+    named, plain = _named(trace, names[calls], _WINDOWED), _named(trace, names[calls], _MASKED)
+    layer = by_layer(order, windows, named, plain & ~named)[np.searchsorted(calls, rows)]
+    named, plain = _named(trace, names[rows], _WINDOWED), _named(trace, names[rows], _MASKED)
+    sizes = {float(one) for one in windows if one is not None}
+    layer = np.where(named & np.isnan(layer) & (len(sizes) == 1), max(sizes, default=np.nan), layer)
+    width = np.where(by_op > 0, by_op, np.where(named & ~(layer > FULL), np.nan, np.nan_to_num(layer, nan=FULL)))
+    return width, plain | (layer == FULL), ~(by_op > 0) & (layer > FULL)
 
 
 def _asking(table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray) -> Ints:
@@ -129,7 +158,7 @@ def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
         flops_per_pair=2.0 * heads * (size + value_size),
         bytes_per_key=bytes_per_key,
         causal="causal" not in model.at or value(model, sig, "causal") in ("True", "1"),
-        windowed=left is not None and left >= 0,
+        window=left + 1.0 if left is not None and left >= 0 else 0.0,
     )
 
 

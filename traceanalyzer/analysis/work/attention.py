@@ -24,7 +24,7 @@ from traceanalyzer.catalog.op_models import OpModel
 
 
 @dataclass(frozen=True, slots=True)
-class _Mask:
+class Mask:
     """Which keys a query sees: `right` keys after its own position (0 when causal), `left` before; None: no limit."""
 
     bottom_right: bool
@@ -133,10 +133,10 @@ def _counted(
     if q.shape[-1] != k.shape[-1] or base.heads is None or base.kv_heads is None:
         return None
     mask = _mask(model, sig)
-    pairs = lengths.count * _pairs(lengths.q, lengths.k, mask)
+    pairs = lengths.count * pairs_kept(lengths.q, lengths.k, mask)
     latent = named(model, sig, "q_latent")  # scored against V, where the rest of q is scored against K
     head_dims = q.shape[-1] + v.shape[-1] + (latent.shape[-1] if latent and latent.shape else 0)
-    keys = lengths.count * _keys(lengths.q, lengths.k, mask)
+    keys = lengths.count * keys_seen(lengths.q, lengths.k, mask)
     kv_bytes = keys * base.kv_heads * (k.shape[-1] * _stored(k) + v.shape[-1] * _stored(v))
     out = named(model, sig, "out")
     out_bytes = out.dtype.bytes if out else max(q.dtype.bytes, 2)  # fp8 queries answer in 16 bits
@@ -162,7 +162,7 @@ def _stored(tensor: Operand) -> float:
     return tensor.dtype.bytes * tensor.unique / max(numel(tensor.shape), 1)
 
 
-def _mask(model: OpModel, sig: Signature) -> _Mask:
+def _mask(model: OpModel, sig: Signature) -> Mask:
     kind = value(model, sig, "mask_type")
     causal = value(model, sig, "causal") in ("True", "1") or kind in ("1", "2")
     bottom_right = model.options.get("align") == "bottom_right" or kind == "2"
@@ -170,14 +170,14 @@ def _mask(model: OpModel, sig: Signature) -> _Mask:
     window = number(model, sig, "window")  # the query's own position included
     if window:
         left = window - 1
-    return _Mask(
+    return Mask(
         bottom_right=bottom_right,
         left=None if left is None or left < 0 else left,
         right=0 if causal else None if right is None or right < 0 else right,
     )
 
 
-def _pairs(q: float, k: float, mask: _Mask) -> float:
+def pairs_kept(q: float, k: float, mask: Mask) -> float:
     """Query-key pairs of one sequence that the mask keeps, by the convention of the module docstring."""
     offset = k - q if mask.bottom_right else 0.0
     upper = q * k if mask.right is None else _clipped_sum(offset + mask.right + 1, q, k)
@@ -194,7 +194,7 @@ def _clipped_sum(first: float, q: float, k: float) -> float:
     return ramp * (first + start) + ramp * (ramp - 1) / 2 + k * (q - stop)
 
 
-def _keys(q: float, k: float, mask: _Mask) -> float:
+def keys_seen(q: float, k: float, mask: Mask) -> float:
     """Keys of one sequence that at least one query sees: what has to be read."""
     offset = k - q if mask.bottom_right else 0.0
     last = k if mask.right is None else min(k, offset + q + mask.right)

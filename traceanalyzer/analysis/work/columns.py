@@ -60,3 +60,31 @@ def numbers(values: Sequence[float | None], of: Ints) -> Floats:
     """One figure per row, NaN where it is unknown or the row has none."""
     found: Floats = np.array([np.nan if v is None else v for v in values] + [np.nan], np.float64)[of]
     return found
+
+
+def put(
+    work: pd.DataFrame, rows: Ints, works: Sequence[OpWork | None], of: npt.NDArray[np.integer[Any]], source: str
+) -> pd.DataFrame:
+    """A work table with the figures of some rows replaced; category, role and types stay as they are.
+
+    Args:
+        work: the table.
+        rows: the places of the rows.
+        works: the distinct works; a row whose work is None stays as it is.
+        of: for each of the rows the index of its work.
+        source: where the figures come from.
+    """
+    known = np.array([one is not None for one in works] or [False], np.bool_)[of]
+    if not known.any():
+        return work
+    rows, of = rows[known], of[known]
+    given = columns([one or OpWork("", "", "") for one in works], of.astype(np.int64), np.ones(len(rows)))
+    out = work.copy(deep=False)
+    for name in given:
+        column = out[name].to_numpy(copy=True)
+        column[rows] = given[name].to_numpy()
+        out[name] = column
+    sources = out["source"].to_numpy(object, copy=True)
+    sources[rows] = source
+    out["source"] = objects(sources)
+    return out

@@ -1,0 +1,90 @@
+"""Which attention calls look through a sliding window, how wide it is, and what they see through it.
+
+An op may record its window; a kernel's name may say that there is one; the model says which of its layers have one, and
+the attention calls of a step are its layers in order. A step whose calls are not as many as the layers, or whose names
+say otherwise than the model, takes nothing from it.
+
+With a window W a query sees itself and W - 1 keys before it, so of a sequence of q queries and k keys the pairs are
+those of `work.attention`, and min(k, W - 1 + q) keys are read. What could be wrong: sequences of one step are taken to
+be equally long; that is exact for one sequence only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis.work.attention import Mask, keys_seen, pairs_kept
+from traceanalyzer.analysis.work.columns import Bools, Floats
+
+FULL = 0.0
+"""The width of a layer without a window."""
+
+
+def by_layer(order: pd.DataFrame, windows: Sequence[int | None], windowed: Bools, plain: Bools) -> Floats:
+    """The window of each attention call by the place of its layer in the step; NaN where the model does not tell.
+
+    Args:
+        order: columns step, op, start of every attention call (kernels of one op are one call).
+        windows: per layer its window, None without one.
+        windowed, plain: whose kernels' names say that there is a window, and that there is none.
+    """
+    calls = order.drop_duplicates(["step", "op"]).sort_values(["step", "start"], kind="stable")
+    place = calls.groupby("step").cumcount()
+    whole = calls.groupby("step")["op"].transform("size") == len(windows)
+    width = np.array([FULL if one is None else one for one in windows] or [FULL], np.float64)
+    told = pd.Series(np.nan, index=pd.MultiIndex.from_frame(calls[["step", "op"]]))
+    told[whole.to_numpy()] = width[place[whole].to_numpy(np.int64)]
+    found: Floats = np.array(told.loc[pd.MultiIndex.from_frame(order[["step", "op"]])], np.float64)
+    against = (windowed & (found == FULL)) | (plain & (found > FULL))
+    found[order["step"].isin(order.loc[against, "step"]).to_numpy()] = np.nan
+    return found
+
+
+def seen(step: pd.DataFrame, width: Floats) -> tuple[Floats, Floats, Bools]:
+    """(pairs, keys read, whether exact) of calls through windows; NaN where the sequences are not told.
+
+    Args:
+        step: the facts of each call's step.
+        width: the window of each call.
+    """
+    names = ["prefill_tokens", "prefill_sequences", "decode_tokens", "decode_sequences", "context_sum"]
+    facts = np.column_stack([*(step[name].to_numpy(np.float64) for name in (*names, "query_context_sum")), width])
+    distinct, at = np.unique(np.nan_to_num(facts, nan=-1.0), axis=0, return_inverse=True)  # NaN never equals itself
+    found = np.array([_of_step(*row) for row in distinct.tolist()] or [(np.nan, np.nan, False)], np.float64)
+    found = found[at.ravel()]
+    return found[:, 0], found[:, 1], found[:, 2] == 1
+
+
+def _of_step(
+    prompt_tokens: float,
+    prompts: float,
+    decode_tokens: float,
+    decodes: float,
+    keys: float,
+    product: float,
+    width: float,
+) -> tuple[float, float, bool]:
+    """Pairs and keys of one step: its prompts (or chunks) alike, and its decodes alike."""
+    if keys <= 0 or width <= 0 or min(prompts, decodes, prompt_tokens, decode_tokens) < 0:
+        return np.nan, np.nan, False
+    mask = Mask(bottom_right=True, left=int(width) - 1, right=0)
+    parts = [(prompts, prompt_tokens, keys), (decodes, decode_tokens, keys)]
+    if prompts and decodes:
+        own = _keys_of_prompts(prompt_tokens / prompts, decode_tokens / decodes, keys, product)
+        if not 0 < own < keys:
+            return np.nan, np.nan, False
+        parts = [(prompts, prompt_tokens, own), (decodes, decode_tokens, keys - own)]
+    pairs = read = 0.0
+    for count, tokens, context in parts:
+        if count:
+            pairs += count * pairs_kept(tokens / count, context / count, mask)
+            read += count * keys_seen(tokens / count, context / count, mask)
+    return pairs, read, prompts + decodes == 1
+
+
+def _keys_of_prompts(prompt: float, decode: float, keys: float, product: float) -> float:
+    """The part of all keys that is the prompts': q_p K_p + q_d K_d is the sum of products, K_p + K_d that of keys."""
+    return (product - decode * keys) / (prompt - decode) if prompt > decode else np.nan
