@@ -4,6 +4,7 @@
           -> model (what is known of it, and from where)
           -> per device: timeline -> ledger, roofline, phases -> floor, ideal, request, cost, verdict
           -> memory -> the mean decode step taken apart -> sensitivities, batching
+    ranks: the devices beside each other
           -> Holistic Trace Analysis, beside
 
 Several traces are the ranks of one run, or windows of them; those of one rank are joined first. Figures without a
@@ -33,6 +34,7 @@ from traceanalyzer.analysis import (
     phases,
     physics,
     quality,
+    ranks,
     request,
     roofline,
     steps,
@@ -43,8 +45,7 @@ from traceanalyzer.analysis import (
 )
 from traceanalyzer.analysis import cost as costs
 from traceanalyzer.catalog.hf_config import GivenModel
-from traceanalyzer.errors import InputError, UnsupportedTraceError
-from traceanalyzer.trace import windows
+from traceanalyzer.errors import UnsupportedTraceError
 from traceanalyzer.trace.collector import section
 from traceanalyzer.trace.tables import Note, Trace
 
@@ -110,6 +111,7 @@ class Analysis:
     bandwidth_share: float | None
     bytes_known_share: float | None
     hta: hta.Figures | None
+    ranks: ranks.Ranks | None
     quality: tuple[Note, ...]
 
     @property
@@ -127,11 +129,9 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         UnknownGPUError: the GPU id of the options is not in the catalogue.
     """
     options = options or AnalysisOptions()
-    traces = windows.by_process(traces)
-    _check_one_run(traces)
+    traces, notes = ranks.of_one_run(traces)
     runs: list[steps.RunFacts] = []
     analysed: list[DeviceAnalysis] = []
-    notes: list[Note] = []
     for trace in traces:
         facts, found, told = _analyze_trace(trace, options)
         runs.append(facts)
@@ -141,7 +141,8 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
     notes.extend(beside.notes([device.timeline for device in analysed]))
     notes.extend(quality.windows([device.timeline for device in analysed]))
-    notes.extend(quality.missing_ranks(traces))
+    compared = ranks.compare([device.timeline for device in analysed])
+    notes.extend(ranks.notes(compared))
     notes.extend(quality.unknown_work(main.timeline))
     holistic, told_by_hta = hta.ask([device.timeline for device in analysed])
     notes.extend(told_by_hta)
@@ -172,6 +173,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         bandwidth_share=bandwidth_share,
         bytes_known_share=bytes_known_share,
         hta=holistic,
+        ranks=compared,
         quality=tuple(notes),
     )
 
@@ -192,24 +194,6 @@ def _batching(
 
 MOST_DEVICES = 64
 """One process drives at most a few devices; more of them is a damaged or hostile file."""
-
-
-def _check_one_run(traces: Sequence[Trace]) -> None:
-    if not traces:
-        raise InputError("no trace to analyse")
-    if len(traces) == 1:
-        return
-    together = "give the ranks of one run together, other files one at a time"
-    seen: dict[int, str] = {}
-    for trace in traces:
-        rank, name = trace.metadata.rank, trace.source.name
-        if rank is None:
-            raise InputError(f"{name} does not say which rank it is, so it cannot be analysed with others", together)
-        if rank in seen:
-            raise InputError(f"{seen[rank]} and {name} are both rank {rank}, so they are not one run", together)
-        seen[rank] = name
-    if len({trace.metadata.world_size for trace in traces}) > 1:
-        raise InputError("the traces come from runs of different world sizes", together)
 
 
 def _analyze_trace(

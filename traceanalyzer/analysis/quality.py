@@ -1,7 +1,7 @@
 """What a reader must know before believing the figures: notes that only the analysis can make.
 
 The reader notes what was lost or repaired in the file; here is what the results themselves give away: kernels faster
-than the limits allow, work that is not known and why, time that was not recorded, ranks that were not given.
+than the limits allow, work that is not known and why, time that was not recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traceanalyzer.analysis.phases import KNOWN_ENOUGH
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.analysis.unknown import unknown_by_time
 from traceanalyzer.trace.collector import section
-from traceanalyzer.trace.tables import KERNEL, Note, Trace
+from traceanalyzer.trace.tables import KERNEL, Note
 
 _NAMED = 3
 """How many kinds of kernels without work a note names."""
@@ -55,12 +55,6 @@ def windows(lines: Sequence[Timeline]) -> list[Note]:
     if any(section(line.trace.metadata.collector, "window").get("cold_start") is True for line in lines):
         notes.append(Note("cold_start", "info"))
     return notes
-
-
-def missing_ranks(traces: Sequence[Trace]) -> list[Note]:
-    """Says how many ranks of the run were not given: a slower one may be among them."""
-    missing = max(trace.metadata.world_size or 1 for trace in traces) - len(traces)
-    return [Note("ranks_not_given", "warning", missing)] if missing > 0 else []
 
 
 def unknown_work(line: Timeline) -> list[Note]:

@@ -103,7 +103,14 @@ QUALITY: Mapping[str, str] = {
     "recording, or have no work model here. Shares of the kernel time: in all {detail}.",
     "kernel_beats_bandwidth": "{count} kernel{s} moved bytes faster than the memory can: caches served them, or the "
     "bytes are counted too high.",
-    "ranks_not_given": "{count} other rank{s} of this run {were} not given: a slower one may be among them.",
+    # which ranks there are
+    "ranks_not_given": "{count} other rank{s} of this run {were} not given ({detail}): a slower one may be among them.",
+    "rank_given_twice": "{count} file{s} {are} a copy of another one and {were} left out: {detail}.",
+    "front_end_left_out": "{count} trace{s} without a rank and without any work of a GPU {were} left out: {detail}. "
+    "Servers write one of their front end.",
+    "ranks_from_names": "No trace says which rank it is, so their names do.",
+    "ranks_not_aligned": "The clock{s} of {count} rank{s} ({detail}) cannot be brought together with the others': too "
+    "few collectives match, or they end too far apart. What {are} compared is durations, not moments.",
     "no_device_activity": "Nothing that ran on the GPU survived in this file: there are no times to analyse.",
     "stacks_slow_the_host": "Python stacks were recorded, which slows the host: idle time and step times are longer "
     "than without the profiler.",
