@@ -3,7 +3,8 @@
 A phase's duration is the sum of its ledger, so the phases of a device add up to its span; shares of the peaks leave out
 the time that was not recorded. Counts, tokens and averages come from complete steps only. FLOPs and bytes are sums over
 the kernels whose work is known; below 80 % of the kernel time known they are unknown, because a sum that misses a fifth
-of the time says nothing about the phase.
+of the time says nothing about the phase. Communication is apart: its bytes cross links, so it has neither FLOPs nor
+bytes here, and its time is not in that share.
 
 What binds a phase is where most of its time goes: kernels under the compute roof, kernels under the memory roof,
 waiting for the host, or communication. A kernel counts under its roof only while it is within a factor of three of it:
@@ -189,6 +190,7 @@ class _Work:
     """Sums of a phase's kernel work with the shares of time they stand on."""
 
     def __init__(self, kernels: pd.DataFrame, duration_ns: int) -> None:
+        kernels = kernels[kernels["category"] != "comm"]
         time = kernels["duration_ns"].to_numpy(np.float64)
         self.flops, self.flops_known = self._sum(kernels["flops"].to_numpy(np.float64), time)
         self.bytes, self.bytes_known = self._sum(kernels["bytes"].to_numpy(np.float64), time)

@@ -167,9 +167,10 @@ def bandwidth_share(timeline: Timeline) -> tuple[float | None, float | None]:
     """Share of the peak bandwidth used over the recorded span, and the share of kernel time it stands on.
 
     Bytes of the kernels whose bytes are known over bandwidth and recorded time: a lower bound while the second figure
-    is below 1. Unknown without a bandwidth or where no bytes are known.
+    is below 1. Unknown without a bandwidth or where no bytes are known. Kernels that communicate are not counted: their
+    bytes cross links.
     """
-    kernel = timeline.table["kind"].to_numpy() == KERNEL
+    kernel = (timeline.table["kind"] == KERNEL).to_numpy() & (timeline.table["category"] != "comm").to_numpy()
     memory = timeline.table["memory_ns"].to_numpy(np.float64)[kernel]
     duration = timeline.table["duration_ns"].to_numpy(np.float64)[kernel]
     known = ~np.isnan(memory)

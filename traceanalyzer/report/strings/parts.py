@@ -45,7 +45,7 @@ PARTS: Mapping[str, str] = {
     "phases.launches": "Launches per step",
     "phases.busy": "GPU busy",
     "phases.known": "Work known",
-    "phases.known_value": "{flops} of the FLOPs, {bytes} of the bytes, by busy time",
+    "phases.known_value": "{flops} of the FLOPs, {bytes} of the bytes, by time of the kernels that compute",
     "phases.none": "No phase was recognised in this trace.",
     "phases.share_of_span": "{share} of the span",
     # ledger
