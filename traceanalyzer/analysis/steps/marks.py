@@ -38,7 +38,7 @@ def starts(rows: pd.DataFrame, attention: Ints) -> tuple[Ints, str]:
         return ends, "lm_head"
     for kind, found in (("lookup", _lookups(rows)), ("sampling", _sampled(rows))):
         if len(found) and _once_in_a_pass(found, attention):
-            return found, kind
+            return _with_layers(found, attention), kind
     return np.empty(0, np.int64), "none"
 
 
@@ -47,6 +47,13 @@ def _once_in_a_pass(found: Ints, attention: Ints) -> bool:
     piece = np.searchsorted(found, attention, side="right")
     calls = np.bincount(piece, minlength=len(found) + 1)
     return bool(np.median(calls[calls > 0]) >= _MIN_ATTENTION) if calls.any() else False
+
+
+def _with_layers(found: Ints, attention: Ints) -> Ints:
+    """The marks that attention follows before the next one: rows are looked up for the lm_head too, in the same pass."""
+    before = np.searchsorted(attention, np.append(found, np.iinfo(np.int64).max), side="left")
+    following: Ints = found[np.diff(before) > 0]
+    return following
 
 
 def _lookups(rows: pd.DataFrame) -> Ints:
