@@ -26,7 +26,7 @@ _DRAFT_SHARE = 0.25
 
 def verdicts(known: Measured) -> list[Verdict]:
     """The phase of every group by its own evidence and its neighbours'."""
-    plan, facts, order = known.plan, known.facts, known.order
+    plan, facts, order, grids = known.plan, known.facts, known.order, known.grids
     hints = step_hints(known.trace, known.rows, plan.rows, plan.groups)
     contrast = contrasts(known.rows, plan.rows, facts["layers"])
     named, whole, encoder = words(known), whole_graphs(known), encoders(known)
@@ -37,7 +37,8 @@ def verdicts(known: Measured) -> list[Verdict]:
             label=plan.labels[i], word=named[i], tokens=int(facts["tokens"][i]), logits=int(facts["logits"][i]),
             q=int(facts["q"][i]), k=int(facts["k"][i]), batch=int(facts["batch"][i]),
             ids_batch=int(known.ids["batch"][i]), ids_length=int(known.ids["length"][i]),
-            hint=hints[i][0], hint_strength=hints[i][1], contrast=float(contrast[i]), whole_graph=bool(whole[i]),
+            grid_tokens=int(grids.tokens[i]), grid_sequences=int(grids.sequences[i]), grid_above=int(grids.above[i]),
+            grid_logits=int(grids.logits[i]), hint=hints[i][0], hint_strength=hints[i][1], contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
             encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
         )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
-from traceanalyzer.analysis.steps import tokens
+from traceanalyzer.analysis.steps import grids, tokens
 from traceanalyzer.analysis.steps.inputs import Inputs
 from traceanalyzer.analysis.steps.join import LabelTable
 from traceanalyzer.analysis.steps.model import Bools, Ints
@@ -30,7 +30,7 @@ class Measured:
     """The groups of a plan and what was measured of them; by group unless said otherwise.
 
     rows: from `tokens.step_rows`; graph: which activity rows a graph launch replayed; facts: from `tokens.facts`, q as
-    the looked-up input says it; ids: tokens, batch and length of the input, MISSING where there is none; sequence: the
+    the looked-up input says it; grids: what launch grids tell; ids: tokens, batch and length of the input, MISSING where there is none; sequence: the
     groups in order of submission; neighbours: the same, the groups of each thread and device together; order: what
     only that order tells.
     """
@@ -42,6 +42,7 @@ class Measured:
     graph: Bools
     plan: Plan
     facts: dict[str, Ints]
+    grids: grids.Grids
     ids: dict[str, Ints]
     sequence: Ints
     neighbours: Ints
@@ -62,7 +63,8 @@ def measured(
     order = Order(
         found.context[back], found.padded[back], found.repeated[back], found.growing[back], found.recomputed[back]
     )
-    return Measured(trace, activity, labels, rows, graph, plan, facts, ids, sequence, neighbours, order)
+    launched = grids.read(trace, rows, plan.rows, plan.groups)
+    return Measured(trace, activity, labels, rows, graph, plan, facts, launched, ids, sequence, neighbours, order)
 
 
 def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:

@@ -43,6 +43,9 @@ WEIGHTS = {
     "kernel_medium": 1.0,
     "kernel_vector": 2.0,  # most matrix products are with a vector
     "contrast": 2.5,  # many times, or as few, launch blocks as in the equal passes around (either sign)
+    "grid_one_each": -4.0,  # as many tokens as sequences, both counted by launch grids
+    "grid_many_each": 4.0,  # 32 and more tokens per sequence, or a query too long for speculation
+    "grid_few_each": 1.0,  # fewer: a short prompt or a speculation
     "whole_graph": -0.7,  # engines replay whole-model graphs mostly for decode
     "word": 2.5,  # a range that somebody called prefill or decode (either sign)
 }
@@ -53,6 +56,8 @@ class StepView:
     """Everything known of one step when its phase is decided. Integers are -1 where unknown.
 
     tokens: layer GEMM M; logits: lm_head M; q, k, batch: attention; ids_batch, ids_length: the looked-up ids.
+    grid_tokens, grid_sequences, grid_above, grid_logits: what launch grids count; the longest query has more tokens than
+    grid_above.
     hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
     contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.
@@ -68,6 +73,10 @@ class StepView:
     batch: int
     ids_batch: int
     ids_length: int
+    grid_tokens: int
+    grid_sequences: int
+    grid_above: int
+    grid_logits: int
     hint: str
     hint_strength: str
     contrast: float
@@ -144,6 +153,8 @@ def _weigh(view: StepView) -> _Tally:
         tally.add(WEIGHTS["word"] * (1 if view.word == "prefill" else -1), f"range named {view.word}")
     _weigh_attention(view, tally)
     _weigh_tokens(view, tally)
+    if view.tokens < 0:
+        _weigh_grids(view, tally)
     if view.hint in ("prefill", "decode"):
         sign = 1 if view.hint == "prefill" else -1
         text = "mostly vector kernels" if view.hint_strength == "vector" else f"{view.hint} attention kernel"
@@ -181,6 +192,27 @@ def _weigh_part(view: StepView, tally: _Tally) -> None:
         tally.add(WEIGHTS["chunk"], f"{text}, a chunk or cached prefix")
     else:
         tally.add(0.0, f"{text}, ambiguous")
+
+
+def _weigh_grids(view: StepView, tally: _Tally) -> None:
+    """Tokens and sequences as launch grids count them, where no shapes do."""
+    tokens, sequences = view.grid_tokens, view.grid_sequences
+    if view.grid_above >= SPECULATION:
+        tally.add(WEIGHTS["grid_many_each"], f"a query of more than {view.grid_above} tokens by its grid")
+    elif tokens > 0 and sequences == tokens:
+        tally.add(WEIGHTS["grid_one_each"], f"{tokens} tokens of {sequences} sequences by their grids")
+    elif tokens == 1:
+        tally.add(WEIGHTS["one_token"], "one token by its grid")
+    elif tokens > sequences > 0:
+        many = tokens >= 32 * sequences
+        tally.add(
+            WEIGHTS["grid_many_each" if many else "grid_few_each"],
+            f"{tokens} tokens of {sequences} sequences by their grids",
+        )
+    if 0 < view.grid_logits < tokens:
+        tally.add(WEIGHTS["fewer_logits"], f"{view.grid_logits} rows of logits of {tokens} tokens by their grids")
+    elif view.grid_logits == tokens > 1 and sequences != tokens:
+        tally.add(WEIGHTS["all_logits"], f"logits of all {tokens} tokens by their grids")
 
 
 def _weigh_tokens(view: StepView, tally: _Tally) -> None:

@@ -37,7 +37,7 @@ def step_rows(
     """One row per executed call, in order of submission: what every later question about steps is asked of.
 
     Columns: row (in Activity.table), device, thread, time_ns, start_ns, name, category and role (categorical),
-    duration_ns, grid_x, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that
+    duration_ns, grid_x, grid_y, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that
     was recorded in several pieces is one row.
     """
     table = activity.table
@@ -61,7 +61,8 @@ def step_rows(
             "category": category[order],
             "role": pd.Categorical(work["role"])[order],
             "duration_ns": taken(table["duration_ns"]),
-            "grid_x": _grid(trace, taken(table["kernel"])),
+            "grid_x": _grid(trace, taken(table["kernel"]), "grid_x"),
+            "grid_y": _grid(trace, taken(table["kernel"]), "grid_y"),
             "call": taken(table["call"]),
             **{column: taken(work[column]) for column in _COLUMNS},
         },
@@ -69,10 +70,10 @@ def step_rows(
     )
 
 
-def _grid(trace: Trace, kernel: Ints) -> Ints:
+def _grid(trace: Trace, kernel: Ints, axis: str) -> Ints:
     out = np.full(len(kernel), MISSING, np.int64)
     recorded = kernel >= 0
-    out[recorded] = trace.kernels["grid_x"].to_numpy(np.int64)[kernel[recorded]]
+    out[recorded] = trace.kernels[axis].to_numpy(np.int64)[kernel[recorded]]
     return out
 
 
