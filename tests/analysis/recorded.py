@@ -52,7 +52,7 @@ class Recording:
 
     def launch(self, name: str, time: int, correlation: int = MISSING, **more: object) -> int:
         row = {"name": self.code(name), "thread": 0, "start_ns": time, "duration_ns": 1, "correlation": correlation,
-               "external_id": MISSING, **more}  # fmt: skip
+               "external_id": MISSING, "launched": MISSING, "grid": MISSING, "block": MISSING, **more}  # fmt: skip
         self.rows["launches"].append(row)
         return len(self.rows["launches"]) - 1
 

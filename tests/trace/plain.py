@@ -121,7 +121,9 @@ def rows_of(events: list[dict[str, Any]]) -> dict[str, list[Row]]:
         elif category in LAUNCHES:
             thread = (str(event["pid"]), str(event["tid"]))
             ids = (_int(args.get("correlation")), _external(args))
-            tables["launches"].append((event["name"], thread, _ns(event["ts"]), _ns(event["dur"]), *ids))
+            kernel = args.get("kernel") if isinstance(args.get("kernel"), str) else None
+            launched = (kernel, args.get("grid"), args.get("block"))
+            tables["launches"].append((event["name"], thread, _ns(event["ts"]), _ns(event["dur"]), *ids, *launched))
         elif category in OPS and event["name"].startswith("ProfilerStep#"):
             tables["annotations"].append(_annotation(event | {"cat": "user_annotation"}, args))
         elif category in OPS:
@@ -152,11 +154,11 @@ def rows_read(trace: Trace) -> dict[str, list[Row]]:
             if column in skip:
                 continue
             values = table[column].tolist()
-            if column == "name":
+            if column in ("name", "launched"):
                 values = [strings[code] for code in values]
             elif column == "thread":
                 values = [threads[code] for code in values]
-            elif column in ("dims", "types", "concrete", "strides"):
+            elif column in ("dims", "types", "concrete", "strides", "grid", "block") and name != "kernels":
                 values = [shapes[code] for code in values]
             elif table[column].dtype.kind == "f":
                 values = [None if math.isnan(value) else value for value in values]

@@ -17,7 +17,8 @@ from traceanalyzer.trace.tables import MISSING
 Codes = npt.NDArray[np.int32]
 ThreadKey = tuple[str, str]
 
-_TEXT_COLUMNS = ("name", "dims", "types", "concrete", "strides")
+TEXT_COLUMNS = ("name", "dims", "types", "concrete", "strides", "launched", "grid", "block")
+"""Columns of codes of texts, in any table."""
 
 
 def renumber(
@@ -38,7 +39,7 @@ def renumber(
     text_codes, thread_codes = _new_codes(by_text), _new_codes(by_thread)
     for table in tables.values():
         for column in table:
-            if column in _TEXT_COLUMNS:
+            if column in TEXT_COLUMNS:
                 table[column] = text_codes[table[column]]
             elif column == "thread":
                 table[column] = thread_codes[table[column]]

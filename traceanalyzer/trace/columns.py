@@ -76,6 +76,18 @@ class _JsonTexts(dict[bytes, int]):
         return np.fromiter(map(self.__getitem__, map(bytes, raws)), np.int32)
 
 
+class _JsonNames(_JsonTexts):
+    """Raw JSON strings to the code of what they say; what is no string is unknown."""
+
+    def __missing__(self, raw: bytes) -> int:
+        try:
+            code = self._strings[msgspec.json.decode(raw, type=str)]
+        except DAMAGE:
+            code = MISSING
+        self[raw] = code
+        return code
+
+
 class _Threads(dict[tuple[Loose, Loose], int]):
     """(pid, tid) as written to the thread's code; "24572" and 24572 are one thread."""
 
@@ -109,6 +121,7 @@ class Columns:
         self._book = book
         self._threads = _Threads()
         self._json = _JsonTexts(self.strings)
+        self._names = _JsonNames(self.strings)
         self._decoders = {group: EventDecoder(kind, book) for group, kind in STRUCTS.items()}
 
     @property
@@ -221,6 +234,9 @@ class Columns:
             "thread": self._thread_codes(events),
             "correlation": integers([a.correlation for a in args]),
             "external_id": _external_ids(args),
+            "launched": self._names.codes([a.kernel for a in args]),
+            "grid": self._json.codes([a.grid for a in args]),
+            "block": self._json.codes([a.block for a in args]),
         }
         self.tables["launches"].append(self._timed(events, chunk))
 

@@ -80,11 +80,14 @@ class KernelArgs(Struct, frozen=True, gc=False):
 
 
 class LaunchArgs(Struct, frozen=True, gc=False):
-    """What is kept of the arguments of a runtime or driver call."""
+    """What is kept of the arguments of a runtime or driver call; ROCm's say which kernel they launch."""
 
     correlation: Loose = MISSING
     external_id: Loose = field(default=MISSING, name="External id")
     external_id_old: Loose = field(default=MISSING, name="external id")
+    kernel: Raw = NOTHING
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
 
 
 class OpArgs(Struct, frozen=True, gc=False):

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.trace import notes
+from traceanalyzer.trace.codes import TEXT_COLUMNS
 from traceanalyzer.trace.collector import number, section
 from traceanalyzer.trace.merged import merged_blocks
 from traceanalyzer.trace.tables import MISSING, Metadata, Note, Source, Trace, Window
 
 TABLES = ("kernels", "launches", "ops", "annotations", "syncs", "counters")
-_TEXTS = ("name", "dims", "types", "concrete", "strides")
 _NUMBERED = ("correlation", "external_id", "graph_id", "graph_node_id")
 """Columns whose values mean the same thing in every table, and something else in every window."""
 _ORDER = {"kernels": ["device", "start_ns"], "ops": ["thread", "start_ns", "before_ns"]}
@@ -141,7 +141,7 @@ def _shifted(
         used[kind] = _renumber([frame for frame in frames.values() if column in frame], column, used[kind])
     for frame in frames.values():
         frame["start_ns"] += trace.metadata.base_time_ns - base
-        for column in _TEXTS:
+        for column in TEXT_COLUMNS:
             if column in frame:
                 frame[column] = codes[frame[column].to_numpy()]
         if "thread" in frame:

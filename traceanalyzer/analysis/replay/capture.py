@@ -1,0 +1,127 @@
+"""The kernels of a graph capture: nothing of it ran, but its launches name their kernels, and its ops have shapes.
+
+ROCm's launch calls record the name of the kernel, its grid and its block (Kineto, RoctracerActivity and its successor);
+CUDA's do not, so a capture recorded there names no kernel and gives no reference. A captured graph lies between the
+calls that begin and end the capture on one thread; serving engines label it `capture_<tokens>_<mode>` (vLLM and SGLang,
+with the profiler on during capture), and a label that spans several graphs is that of one batch captured in pieces.
+
+What could be wrong: SGLang's label counts sequences, so the tokens are those of the matrix products where they tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis import activity as activities
+from traceanalyzer.analysis import kernels, work
+from traceanalyzer.analysis.replay.reference import Ints, Reference, of_rows
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Trace
+
+_BEGIN, _END = re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture")
+_LABEL = re.compile(r"capture_(\d{1,9})_\w+")
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """What one label spans, or one graph without a label: its name, its size where told, rows of launches."""
+
+    name: str
+    tokens: int | None
+    rows: Ints
+
+
+def references_of_capture(trace: Trace) -> list[Reference]:
+    """The captured graphs of a trace, in order of time; empty where it has none whose kernels are named."""
+    found = _captured(trace)
+    rows = np.unique(np.concatenate([one.rows for one in found])) if found else np.empty(0, np.int64)
+    if not len(rows):
+        return []
+    run = _as_run(trace, rows)
+    activity = activities.build(run)
+    measured = work.measure(run, activity, kernels.classes(run, activity))
+    out = []
+    for one in found:
+        reference = of_rows(run, activity, measured, np.searchsorted(rows, one.rows), one.name, one.tokens)
+        out.append(replace(reference, tokens=_of_products(reference.works) or one.tokens, file=trace.source.name))
+    return out
+
+
+def _of_products(works: Iterable[OpWork | None]) -> int | None:
+    """The tokens that most products with weights run over; None where there is none."""
+    counts = [one.m for one in works if one is not None and one.m is not None and one.weight_bytes is not None]
+    return max(set(counts), key=counts.count) if counts else None
+
+
+def _captured(trace: Trace) -> list[_Captured]:
+    launches = trace.launches
+    names = np.array([trace.text(code) for code in launches["name"].tolist()], object)
+    begin, end = (
+        np.array([pattern.search(name) is not None for name in names], np.bool_) for pattern in (_BEGIN, _END)
+    )
+    thread, start = (launches[column].to_numpy(np.int64) for column in ("thread", "start_ns"))
+    named = launches["launched"].to_numpy() >= 0
+    spans: dict[object, tuple[str, int | None, int, int, int]] = {}
+    for row in np.flatnonzero(begin).tolist():
+        ends = np.flatnonzero(end & (thread == thread[row]) & (start > start[row]))
+        if not len(ends):
+            continue
+        key, name, tokens = _label(trace, int(thread[row]), int(start[row]))
+        first = spans[key][3] if key in spans else int(start[row])
+        spans[key] = (name, tokens, int(thread[row]), first, int(start[ends[0]]))
+    out = []
+    for name, tokens, on, first, last in spans.values():
+        rows = np.flatnonzero(named & (thread == on) & (start > first) & (start < last))
+        if len(rows):
+            out.append(_Captured(name, tokens, rows))
+    return out
+
+
+def _label(trace: Trace, thread: int, time: int) -> tuple[object, str, int | None]:
+    """What the outermost label around a time is: a key for it, its text and the size in it."""
+    labels = trace.annotations
+    start = labels["start_ns"].to_numpy(np.int64)
+    around = (labels["kind"].to_numpy() == USER) & (labels["thread"].to_numpy() == thread) & (start <= time)
+    around &= start + labels["duration_ns"].to_numpy(np.int64) > time
+    for row in np.flatnonzero(around)[np.argsort(start[around], kind="stable")].tolist():
+        text = trace.text(int(labels["name"].iloc[row]))
+        match = _LABEL.fullmatch(text)
+        if match:
+            return row, text, int(match[1])
+    return (thread, time), "captured graph", None
+
+
+def _as_run(trace: Trace, rows: Ints) -> Trace:
+    """The trace as if the launched kernels had run one after the other, each as long as the next."""
+    launches = trace.launches.iloc[rows]
+    table = pd.DataFrame({name: np.full(len(rows), MISSING, kind) for name, kind in KERNEL_COLUMNS.items()})
+    table["name"] = launches["launched"].to_numpy(np.int32)
+    table["kind"] = np.int8(KERNEL)
+    table["start_ns"] = launches["start_ns"].to_numpy(np.int64)
+    table["duration_ns"] = np.int64(1)
+    table["device"] = np.int32(0)
+    table["stream"] = np.int64(0)
+    table["correlation"] = launches["correlation"].to_numpy(np.int64)
+    for column, axes in (("grid", "grid"), ("block", "block")):
+        sizes = {code: _triple(trace.text(code)) for code in launches[column].unique().tolist()}
+        values = np.array([sizes[code] for code in launches[column].tolist()], np.int32).reshape(-1, 3)
+        for place, axis in enumerate("xyz"):
+            table[f"{axes}_{axis}"] = values[:, place]
+    return replace(trace, kernels=table)
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    """Three sizes of JSON text, MISSING where it is something else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if isinstance(found, list) and len(found) == 3 and all(type(n) is int and 0 < n < 1 << 31 for n in found):
+        return found[0], found[1], found[2]
+    return MISSING, MISSING, MISSING
