@@ -47,7 +47,11 @@ def _event(rng: random.Random) -> Event:
         base |= {"cat": rng.choice(("cuda_runtime", "cuda_driver", "Runtime"))}
         base["args"] = {rng.choice(("External id", "external id")): number, "correlation": number}
         if number % 2:  # ROCm says what is launched, on which grid
-            base["args"] |= {"kernel": f"kernel {number}" if number % 3 else 7, "grid": [number, 1, 1], "block": [64, 1, 1]}
+            base["args"] |= {
+                "kernel": f"kernel {number}" if number % 3 else 7,
+                "grid": [number, 1, 1],
+                "block": [64, 1, 1],
+            }
     elif kind == 2:
         base["args"] = {"Input Dims": [[number, 4], [], [[1, 2], [3]]], "Input type": ["float", "", "TensorList"],
                         "Concrete Inputs": ["", "[1, 2]", '"'], "Input Strides": [[4, 1], [], []],
