@@ -84,6 +84,87 @@
     }
   });
 
+  // One step close up: stretched for zoom, pointed at, walked through. Names come from the document in the page.
+  const report = byId("traceanalyzer-report");
+  const closeups = all("[data-closeup]");
+  const shown = closeups.length ? JSON.parse(report.textContent).closeups : [];
+  for (const part of closeups) {
+    const found = shown[Number(part.dataset.closeup)];
+    const scroll = part.querySelector(".closeup-scroll");
+    const picture = part.querySelector("svg.closeup-svg");
+    const marks = part.querySelector(".closeup-scroll .ticks");
+    const told = part.querySelector(".closeup-said");
+    const rows = all("g", picture).map((group) => all("rect", group));
+    const labels = all(".closeup-labels li", part);
+    const MOST = 64;
+    let zoom = 1;
+    let chosen = null;
+    const stretch = (factor, around) => {
+      const before = zoom;
+      zoom = Math.min(Math.max(factor, 1), MOST);
+      const middle = around ?? scroll.clientWidth / 2;
+      const at = (scroll.scrollLeft + middle) / before;
+      picture.style.width = marks.style.width = `${100 * zoom}%`;
+      scroll.scrollLeft = at * zoom - middle;
+    };
+    const micros = (us) => (us >= 1000 ? `${(us / 1000).toFixed(3)} ms` : `${us.toFixed(us >= 100 ? 1 : 2)} \u00b5s`);
+    const words = (row, place) => {
+      const own = rows[row][place].parentNode.dataset.row;
+      const of = own === "gaps" ? found.gaps : found.rows[Number(own)];
+      const time = `${micros(of.duration_us[place])}, at ${micros(of.start_us[place])}`;
+      if (own === "gaps") return `${labels[row].textContent} (${time})`;
+      const name = of.name[place] === null ? told.dataset.joined.replace("#", of.count[place]) : found.names[of.name[place]];
+      return `${labels[row].textContent}: ${name} (${time})`;
+    };
+    const choose = (row, place, follow) => {
+      if (chosen) rows[chosen[0]][chosen[1]].classList.remove("chosen");
+      chosen = [row, place];
+      const mark = rows[row][place];
+      mark.classList.add("chosen");
+      told.textContent = words(row, place);
+      if (!follow) return;
+      const [box, view] = [mark.getBoundingClientRect(), scroll.getBoundingClientRect()];
+      if (box.left < view.left || box.right > view.right) {
+        scroll.scrollLeft += box.left + box.width / 2 - view.left - view.width / 2;
+      }
+    };
+    const nearest = (row, mark) => {
+      const x = mark.x.baseVal.value;
+      const after = rows[row].findIndex((other) => other.x.baseVal.value >= x);
+      return after < 0 ? rows[row].length - 1 : after;
+    };
+    const walk = (key) => {
+      if (!chosen) return choose(0, 0, true);
+      const [row, place] = chosen;
+      if (key === "ArrowLeft") return choose(row, Math.max(place - 1, 0), true);
+      if (key === "ArrowRight") return choose(row, Math.min(place + 1, rows[row].length - 1), true);
+      const other = Math.min(Math.max(row + (key === "ArrowUp" ? -1 : 1), 0), rows.length - 1);
+      return choose(other, other === row ? place : nearest(other, rows[row][place]), true);
+    };
+    picture.addEventListener("pointerover", (event) => {
+      const row = rows.findIndex((marks) => marks[0]?.parentNode === event.target.parentNode);
+      if (row >= 0) choose(row, rows[row].indexOf(event.target), false);
+    });
+    scroll.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (/^Arrow/.test(event.key)) walk(event.key);
+      else if (event.key === "+" || event.key === "=") stretch(zoom * 2);
+      else if (event.key === "-") stretch(zoom / 2);
+      else if (event.key === "0") stretch(1);
+      else return;
+      event.preventDefault();
+    });
+    scroll.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      stretch(zoom * (event.deltaY < 0 ? 1.25 : 0.8), event.clientX - scroll.getBoundingClientRect().left);
+      event.preventDefault();
+    }, { passive: false });
+    const to = { in: () => zoom * 2, out: () => zoom / 2, whole: () => 1 };
+    for (const button of all("[data-zoom]", part)) {
+      button.addEventListener("click", () => stretch(to[button.dataset.zoom]()));
+    }
+  }
+
   // Unfolding: everything at once, before printing, and what a link leads to.
   const folded = all("main details");
   const toggle = byId("open-all");

@@ -133,6 +133,25 @@ GPU_LEDGER = {
 }  # fmt: skip
 
 
+def closeup(phase: str, names: list[str], **changes: Any) -> doc.CloseUp:
+    """One step of a millisecond: ops and calls of one thread, a kernel per name and two that stand together."""
+    count = len(names) + 1
+    each = 800.0 / count
+    start = [200.0 + each * i for i in range(count)]
+    host = {"number": 1, "start_us": [0.0, 300.0], "duration_us": [250.0, 100.0], "name": [0, len(names) - 1],
+            "category": [None, None], "count": [1, 1]}  # fmt: skip
+    stream = doc.CloseUpRow(kind="stream", number=7, start_us=start, duration_us=[each * 0.75] * count,
+                            name=[*range(len(names)), None], category=["gemm"] * len(names) + ["norm"],
+                            count=[1] * len(names) + [2])  # fmt: skip
+    fields: dict[str, Any] = {
+        "phase": phase, "step": 3, "from_us": 500.0, "device_from_us": 200.0, "duration_us": 1000.0, "names": names,
+        "rows": [doc.CloseUpRow(kind="op", **host), doc.CloseUpRow(kind="call", **host), stream], "rows_left_out": 0,
+        "gaps": doc.CloseUpGaps(start_us=[at + each * 0.75 for at in start[:-1]],
+                                duration_us=[each * 0.25] * (count - 1)),
+    }  # fmt: skip
+    return doc.CloseUp(**{**fields, **changes})
+
+
 def finding(id: str, title: str, status: str, **changes: Any) -> doc.Finding:
     """A rule's answer of which nothing but the status is known, plus what is given."""
     values: dict[str, Any] = dict.fromkeys(("phase", "saving_us_per_step", "saving_share", "confidence", "action"))
@@ -391,6 +410,7 @@ def hostile() -> doc.Report:
                     kernels=[FindingKernel(name=name, us_per_step=1.0, count_per_step=1.0) for name in names]),
             *(finding(f"r{at}", name[:500], "passed", reason=name[:500]) for at, name in enumerate(names)),
         ],
+        closeups=[closeup("decode", names)],
     )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from traceanalyzer import __version__
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
+from traceanalyzer.report import closeups, figures, findings, holistic, recorded, strings, tables
 from traceanalyzer.report import document as doc
-from traceanalyzer.report import figures, findings, holistic, recorded, strings, tables
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
 from traceanalyzer.trace.collector import number, section, word
@@ -60,6 +60,7 @@ def build(analysis: Analysis) -> doc.Report:
         recording=recorded.recording(analysis),
         redaction=recorded.redaction(analysis),
         hta=holistic.section(analysis),
+        closeups=closeups.sections(analysis),
     )
     return doc.with_id(report)
 

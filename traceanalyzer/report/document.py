@@ -10,7 +10,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from pydantic import Field
+
 from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Redaction, StepLog
+from traceanalyzer.report.closeup import CloseUp, CloseUpGaps, CloseUpRow
 from traceanalyzer.report.hta import HTA, HTALaunches, HTAStream, HTATime
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.sections import (
@@ -50,6 +53,9 @@ __all__ = [
     "BatchPoint",
     "Batching",
     "Bound",
+    "CloseUp",
+    "CloseUpGaps",
+    "CloseUpRow",
     "Cost",
     "Counters",
     "DecodeFloor",
@@ -127,6 +133,7 @@ class Report(Section):
     recording: Recording | None = None
     redaction: Redaction | None = None
     hta: HTA | None = None
+    closeups: list[CloseUp] = Field(default_factory=list)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

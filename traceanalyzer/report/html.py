@@ -33,6 +33,7 @@ from traceanalyzer.report.views.appendix import appendix_view
 from traceanalyzer.report.views.bars import floor_view, ledger_view, limits_command, prefill_view
 from traceanalyzer.report.views.batching import batching_view
 from traceanalyzer.report.views.beside import beside_view
+from traceanalyzer.report.views.closeup import closeup_views, whole_trace
 from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.hta import hta_view
 from traceanalyzer.report.views.kernel_table import kernel_view
@@ -42,7 +43,7 @@ from traceanalyzer.report.views.strip import strip_view
 from traceanalyzer.report.views.summary import first_screen
 from traceanalyzer.report.views.what_if import changes_view, memory_view
 
-_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200}
+_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200, "closeups": 2}
 _LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
 
@@ -65,6 +66,8 @@ def render(report: Report) -> str:
         phases=phase_view(report),
         ledger=ledger_view(report),
         strip=strip_view(report),
+        closeups=closeup_views(report),
+        whole_trace=whole_trace(report),
         roofline=charts.roofline(report),
         floor=floor_view(report),
         prefill=prefill_view(report),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceanalyzer.report.strings.beside import BESIDE
+from traceanalyzer.report.strings.closeup import CLOSEUP
 from traceanalyzer.report.strings.hta import HTA
 from traceanalyzer.report.strings.parts import PARTS
 from traceanalyzer.report.strings.redaction import REDACTION
@@ -128,6 +129,7 @@ TEXT: Mapping[str, str] = {
     **PARTS,
     **BESIDE,
     **REDACTION,
+    **CLOSEUP,
     **HTA,
 }
 

@@ -12,6 +12,7 @@ from traceanalyzer.report.strings.page import text
 
 LIMIT_TOLERANCE = 1.005
 """A figure at the limit may round above it; more is above what the hardware can do."""
+_TICK_PARTS = 4
 
 
 _TOLD = 0.001  # a lower bound below this says no more than that there is something
@@ -158,3 +159,13 @@ def floor_lead(floor: DecodeFloor) -> str:
         return text("floor.lead_unknown", measured=measured)
     ratio = text("floor.ratio", ratio=fmt.factor(floor.ratio))
     return text("floor.lead", measured=measured, floor=fmt.duration(floor.floor_us), ratio=ratio)
+
+
+def percent(value: float) -> str:
+    """A percentage as an SVG attribute, short and without an exponent."""
+    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+def ticks(us: float) -> tuple[str, ...]:
+    """The marks of a time axis from zero to a time in microseconds."""
+    return ("0", *(fmt.duration(us * part / _TICK_PARTS) for part in range(1, _TICK_PARTS + 1)))

@@ -15,11 +15,11 @@ from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
 from traceanalyzer.report.document import Report, Step
 from traceanalyzer.report.strings.page import text
+from traceanalyzer.report.views.pieces import percent, ticks
 
 MAX_MARKS = 1000
 _TITLED_MARKS = 300
 _TABLE_ROWS = 20
-_TICKS = 5
 _THINNEST = 0.05  # percent of the width: what is drawn of a very short step
 
 
@@ -99,15 +99,16 @@ def strip_view(report: Report) -> StripView | None:
         else:
             marks = _marks(own, start, length, titled=len(steps) <= _TITLED_MARKS)
         description = text("steps.strip", count=fmt.count(len(own)), phase=strings.phase_label(phase).lower(),
-                           start=_tick(0.0), end=_tick(length))  # fmt: skip
+                           start=ticks(length)[0], end=ticks(length)[-1])  # fmt: skip
         lanes.append(Lane(phase, strings.phase_label(phase), description, tuple(marks)))
     omitted = ""
     if report.steps_omitted:
-        shown, total = len(report.steps), len(report.steps) + report.steps_omitted
-        omitted = text("steps.omitted", shown=fmt.count(shown), total=fmt.count(total))
-    ticks = tuple(_tick(length * tick / (_TICKS - 1)) for tick in range(_TICKS))
+        listed, total = len(report.steps), len(report.steps) + report.steps_omitted
+        omitted = text("steps.omitted", shown=fmt.count(listed), total=fmt.count(total))
     windows = text("steps.windows") if rows.is_joined(report) else ""
-    return StripView(tuple(lanes), ticks, omitted, windows, tuple(_row(step, start) for step in slowest), len(steps))
+    return StripView(
+        tuple(lanes), ticks(length), omitted, windows, tuple(_row(step, start) for step in slowest), len(steps)
+    )
 
 
 class _Clock:
@@ -136,7 +137,7 @@ def _marks(steps: Sequence[Step], start: float, length: float, titled: bool) -> 
             phase = strings.phase_label(step.phase).lower()
             title = text("steps.mark", index=step.index, phase=phase, duration=fmt.duration(step.duration_us))
         width = max(100 * step.duration_us / length, _THINNEST)
-        marks.append(Mark(_percent(100 * (step.start_us - start) / length), _percent(width), shade, title))
+        marks.append(Mark(percent(100 * (step.start_us - start) / length), percent(width), shade, title))
     return marks
 
 
@@ -148,9 +149,9 @@ def _bins(steps: Sequence[Step], start: float, length: float, bins: int) -> list
         last = min(first + step.duration_us / length * bins, float(bins))
         for index in range(int(first), min(int(last) + 1, bins)):
             covered[index] += max(0.0, min(last, index + 1) - max(first, index))
-    width = _percent(100 / bins)
+    width = percent(100 / bins)
     return [
-        Mark(_percent(100 * index / bins), width, f"full-{min(4, 1 + int(share * 4))}", "")
+        Mark(percent(100 * index / bins), width, f"full-{min(4, 1 + int(share * 4))}", "")
         for index, share in enumerate(covered)
         if share > 0
     ]
@@ -172,12 +173,3 @@ def _row(step: Step, start: float) -> StepRow:
         evidence="; ".join(step.evidence),
         cut=not step.complete,
     )
-
-
-def _tick(us: float) -> str:
-    return fmt.duration(us) if us else "0"
-
-
-def _percent(value: float) -> str:
-    """A percentage as an SVG attribute, short and without an exponent."""
-    return f"{value:.3f}".rstrip("0").rstrip(".") + "%"

@@ -1,0 +1,51 @@
+"""The sections of the Report document that hold one step of a phase close up.
+
+Units are in the field names; times are from the step's own start (`CloseUp.from_us`). Lists of one row or of the gaps
+have the same length and belong together.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from traceanalyzer.report.sections import PhaseName, Section
+
+
+class CloseUpRow(Section):
+    """What one stream, or one host thread's outermost ops or runtime calls, ran, in order.
+
+    `number` is the stream's, or counts host threads from 1. `name` points into `CloseUp.names`, null where `count`
+    short items stand together. `category` is a kernel's, null on the host.
+    """
+
+    kind: Literal["op", "call", "stream"]
+    number: int
+    start_us: list[float]
+    duration_us: list[float]
+    name: list[int | None]
+    category: list[str | None]
+    count: list[int]
+
+
+class CloseUpGaps(Section):
+    """When the device ran nothing during the step."""
+
+    start_us: list[float]
+    duration_us: list[float]
+
+
+class CloseUp(Section):
+    """The median complete step of a phase: `from_us` on the span's clock; its own activity begins at `device_from_us`.
+
+    `rows_left_out` are streams and threads beyond the busiest.
+    """
+
+    phase: PhaseName
+    step: int
+    from_us: float
+    device_from_us: float
+    duration_us: float
+    names: list[str]
+    rows: list[CloseUpRow]
+    rows_left_out: int
+    gaps: CloseUpGaps
