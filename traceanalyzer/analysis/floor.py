@@ -4,9 +4,9 @@ Decode floor (method: decode floor): every step reads each weight once and the K
 takes at least (weight bytes + KV bytes) / bandwidth; and at least its FLOPs over the peak. The floor is the longer one.
 Weight bytes are what the step's own matrix kernels read; KV bytes are what its attention kernels read, or what the
 cache keeps of its context where attention is not fused. Where a matrix or attention kernel of the step has no known
-operand sizes, the sum would be too small: then the description of the model tells both, and without one the floor is
-unknown. Which experts of a mixture a step reads depends on its tokens: where the work model gives a range, so
-does the floor.
+operand sizes but those that the description of the model gives, the description tells both as a whole, and without one
+the floor is unknown. Which experts of a mixture a step reads depends on its tokens: where the work model gives a range,
+so does the floor.
 
 Prefill ideal: the FLOPs of the prefill steps over the peak of the unit and dtype each ran on.
 
@@ -76,8 +76,9 @@ class DecodeFloor:
 
 @dataclass(frozen=True)
 class PrefillIdeal:
-    """FLOPs and times over the complete prefill steps; times in nanoseconds."""
+    """FLOPs and times over the complete prefill steps; times in nanoseconds. `source`: of the least sure FLOPs."""
 
+    source: str
     flops: float | None
     ideal_ns: float | None
     measured_ns: float
@@ -94,7 +95,7 @@ def _per_step(timeline: Timeline, steps: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["step"].isin(steps.index)]
     attention = rows["category"] == "attention"
     parameters = ~attention & ~(rows["weight_bytes"].isna() & (rows["batch"] > 1))
-    weights = rows["weight_bytes"].where(parameters, 0.0)
+    weights = rows["weight_bytes"].where(parameters, 0.0).mask(parameters & (rows["source"] == "model-config"))
     fastest = np.fmin(rows["compute_ns"].to_numpy(np.float64), tensor_core_times(rows, timeline.device))
     frame = pd.DataFrame({
         "step": rows["step"],
@@ -264,7 +265,9 @@ def prefill_ideal(timeline: Timeline) -> PrefillIdeal | None:
     known = bool(len(heavy)) and not heavy["flops"].isna().any()
     bounded = known and not heavy["compute_ns"].isna().any()
     measured = float(steps["duration_ns"].sum())
+    said = set(heavy["source"]) if known else set()
     return PrefillIdeal(
+        source=next((word for word in ("model-config", "graph-match") if word in said), "shapes" if known else "none"),
         flops=float(heavy["flops"].sum()) if known else None,
         ideal_ns=float(heavy["compute_ns"].sum()) if bounded else None,
         measured_ns=measured,

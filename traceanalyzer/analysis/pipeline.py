@@ -35,6 +35,7 @@ from traceanalyzer.analysis import (
     physics,
     quality,
     ranks,
+    replay,
     request,
     roofline,
     steps,
@@ -216,18 +217,21 @@ def _analyze_trace(
     on = sorted(activity.table["device"].unique()) or [_first_device(trace)]
     if len(on) > MOST_DEVICES:
         raise UnsupportedTraceError(f"{trace.source.name} holds kernels of {len(on)} devices, more than one run has")
-    for device in on:
+    infos = {
+        int(device): devices.describe_cpu(trace.metadata, given)
+        if activity.on_cpu
+        else devices.describe(trace.metadata, int(device), hip, given)
+        for device in on
+    }
+    measured, refused = replay.fill(trace, activity, measured, found.table, found.activity_step, described, infos)
+    for device, info in infos.items():
         rows = (activity.table["device"] == device).to_numpy()
-        if activity.on_cpu:
-            info = devices.describe_cpu(trace.metadata, given)
-        else:
-            info = devices.describe(trace.metadata, int(device), hip, given)
         on_device = found.table[found.table["device"] == device]
         own, own_work = (table if rows.all() else table[rows] for table in (activity.table, measured))
         line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows], described)
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
-    return found.facts, analysed, (*doubts, *notes)
+    return found.facts, analysed, (*doubts, *notes, *refused)
 
 
 def _sized(described: model.Description) -> work.KnownModel | None:

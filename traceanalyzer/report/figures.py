@@ -48,7 +48,7 @@ def prefill_ideal(analysis: Analysis) -> doc.PrefillIdeal | None:
         measured_us=ideal.measured_ns / 1e3,
         ratio=1 / share if share else None,
         mfu=share,
-        source="shapes" if ideal.flops is not None else "none",
+        source=ideal.source,
         confidence=ideal.confidence,
         assumptions=[strings.assumption(code) for code in ideal.assumptions],
     )

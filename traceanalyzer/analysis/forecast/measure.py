@@ -69,7 +69,7 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
         phase=phase,
         steps=count,
         rows=rows if told is None else told,
-        described=told is not None,
+        described=told is not None or _by_config(timeline, steps),
         idle_ns=MappingProxyType(idle),
         host_ns=hidden + waits,
         own_host_ns=_own_host(timeline, steps, wall),
@@ -83,6 +83,12 @@ def step_model(timeline: Timeline, ledger: Ledger, phase: str) -> StepModel | No
 
 def _mean(values: pd.Series) -> float | None:
     return None if values.isna().any() else float(values.mean())
+
+
+def _by_config(timeline: Timeline, steps: pd.DataFrame) -> bool:
+    """Whether the work of any kernel of the steps comes from the model's description."""
+    of = timeline.table.loc[timeline.table["source"] == "model-config", "step"]
+    return bool(of.isin(steps.index).any())
 
 
 def _output(steps: pd.DataFrame, phase: str) -> float | None:

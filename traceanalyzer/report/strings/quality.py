@@ -69,6 +69,8 @@ QUALITY: Mapping[str, str] = {
     "gpu_shared": "{count} other process{es} used the GPU during the recording: it took time that no trace shows.",
     "window_not_typical": "A decode step in the recorded windows differs by {detail} from those without the profiler: "
     "take the kernels' times from here, and rates from the step log.",
+    "replay_refused": "The kernels of {count} step{s} do not stand in the order of the known model ({detail}): their "
+    "work is not taken from it.",
     # what contradicts the description of the model
     "given_model_contradicted": "The model that was given does not fit ({detail}): figures that depend on this are "
     "not taken from it.",

@@ -1,0 +1,182 @@
+"""Gives work to the kernels of steps that recorded shapes leave without any, from the description of the model.
+
+A step is answered whole or not at all: `layers` has to account for every product, recorded shapes of some of its
+kernels must be those of their roles, and no kind of kernel may have run faster than the card can. Recorded work is
+never replaced. Steps of one sequence of kernels are taken apart once.
+
+What could be wrong: weights of a small model that stay in a cache between steps are read faster than from memory; such
+a step is refused though it fits. See `layers` for exchanges that cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.devices import DeviceInfo
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.model.description import Description
+from traceanalyzer.analysis.replay import checks
+from traceanalyzer.analysis.replay.align import Refused
+from traceanalyzer.analysis.replay.facts import captured_rows, facts_of
+from traceanalyzer.analysis.replay.layers import arrange
+from traceanalyzer.analysis.replay.parts import Part, parts, work_of
+from traceanalyzer.analysis.replay.sequence import Alike, sequences
+from traceanalyzer.analysis.replay.sizes import Facts, Sizes, sizes_of
+from traceanalyzer.analysis.work.columns import FLOATS, INTEGERS, Bools, Ints, columns, objects, spread
+from traceanalyzer.analysis.work.measure import TENSOR_DTYPES
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
+
+SOURCE = "model-config"
+PHASES = ("prefill", "decode", "mixed")
+
+
+@dataclass
+class Answer:
+    """Rows that got work: `done` is its index in `works`. `refused`: how many steps, by the reason."""
+
+    works: list[OpWork] = field(default_factory=list)
+    rows: list[Ints] = field(default_factory=list)
+    done: list[Ints] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def fill(
+    trace: Trace,
+    activity: Activity,
+    work: pd.DataFrame,
+    steps: pd.DataFrame,
+    activity_step: np.ndarray,
+    described: Description,
+    on: Mapping[int, DeviceInfo],
+) -> tuple[pd.DataFrame, tuple[Note, ...]]:
+    """The work table with what the model's description tells of kernels without work.
+
+    Args:
+        trace, activity: what was read, and what ran.
+        work: as `measure` returns it.
+        steps: `Steps.table`.
+        activity_step: the step of every row, MISSING where it belongs to none.
+        described: what is known of the model.
+        on: the devices, by their numbers.
+
+    Returns:
+        The table, and what could not be answered.
+    """
+    sizes = sizes_of(described)
+    wanted = _wanted(activity, work, steps, activity_step)
+    if sizes is None or not len(wanted):
+        return work, ()
+    answer = Answer()
+    unknown = unworked(work)
+    by_step = steps.set_index("step")
+    for alike in sequences(trace, activity.table, work, activity_step, wanted):
+        _answer(trace, activity.table, work, unknown, by_step, alike, sizes, on, answer)
+    notes: tuple[Note, ...] = ()
+    if answer.refused:
+        why, _ = answer.refused.most_common(1)[0]
+        notes = (Note("replay_refused", "warning", sum(answer.refused.values()), why),)
+    return with_work(work, answer), notes
+
+
+def unworked(work: pd.DataFrame) -> Bools:
+    """Rows of which neither FLOPs nor bytes are known."""
+    unknown: Bools = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy()
+    return unknown
+
+
+def _wanted(activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray) -> Ints:
+    """Steps in which a product or attention has no known work."""
+    if activity.on_cpu or not len(steps):
+        return np.empty(0, np.int64)
+    heavy = work["category"].isin((*MATRIX_CATEGORIES, "attention")) & ~work["role"].isin(HELPER_ROLES)
+    asking = heavy.to_numpy() & unworked(work) & (activity.table["kind"].to_numpy() == KERNEL) & (activity_step >= 0)
+    of = steps.loc[steps["phase"].isin(PHASES), "step"].to_numpy(np.int64)
+    wanted: Ints = np.intersect1d(np.unique(activity_step[asking]), of)
+    return wanted
+
+
+def _answer(
+    trace: Trace, table: pd.DataFrame, work: pd.DataFrame, unknown: Bools, steps: pd.DataFrame, alike: Alike,
+    sizes: Sizes, on: Mapping[int, DeviceInfo], answer: Answer,
+) -> None:  # fmt: skip
+    """One sequence: its layers, each step's facts, the work of every part, and the checks of all of it."""
+    carriers, count = alike.carriers, len(alike.steps)
+    decodes = bool((steps.loc[alike.steps, "phase"] == "decode").all())
+    passed = arrange(carriers, sizes.config, decodes)
+    if isinstance(passed, Refused):
+        answer.refused[passed.why] += count
+        return
+    texts = [trace.text(code) for code in carriers.names]
+    rows = alike.rows[:, carriers.at]
+    dtypes = [None if word is None else str(word) for word in work["dtype"].to_numpy(object)[rows[0]]]
+    own = checks.padded(sizes, texts)
+    asked = parts(carriers, passed, own, texts, dtypes)
+    captured = captured_rows(trace, table, alike, texts)
+    works: list[OpWork] = []
+    done = np.full(rows.shape, MISSING, np.int64)
+    for line, number in enumerate(alike.steps.tolist()):
+        facts = facts_of(steps.loc[number], captured)
+        if isinstance(facts, str):
+            answer.refused[facts] += 1
+        elif facts is not None:
+            done[line] = _works(asked, own, facts, works)
+    why = checks.contradicted(work, rows, passed, own) or checks.impossible(
+        table, rows, done, works, asked, on.get(int(table["device"].to_numpy()[rows[0, 0]]))
+    )
+    if why is not None:
+        answer.refused[why] += count
+        return
+    take = unknown[rows] & (done >= 0)
+    answer.rows.append(rows[take])
+    answer.done.append(done[take] + len(answer.works))
+    answer.works.extend(works)
+
+
+def _works(asked: Sequence[Part | None], sizes: Sizes, facts: Facts, works: list[OpWork]) -> Ints:
+    """The work of every carrier in one step, as indices into `works`, which grows by the new ones."""
+    found: dict[Part, int] = {}
+    out = np.full(len(asked), MISSING, np.int64)
+    for i, part in enumerate(asked):
+        if part is None:
+            continue
+        if part not in found:
+            made = work_of(part, sizes, facts)
+            found[part] = MISSING if made is None else len(works)
+            works.extend([] if made is None else [made])
+        out[i] = found[part]
+    return out
+
+
+def with_work(work: pd.DataFrame, answer: Answer, source: str = SOURCE) -> pd.DataFrame:
+    """The work table with an answer's rows filled in; nothing else changes."""
+    if not answer.rows:
+        return work
+    rows, done = np.concatenate(answer.rows), np.concatenate(answer.done)
+    new = columns(answer.works, done, np.ones(len(rows)))
+    out = work.copy(deep=False)
+    for name in (*FLOATS, *INTEGERS, "estimated"):
+        column = out[name].to_numpy(copy=True)
+        column[rows] = new[name].to_numpy()
+        out[name] = column
+    dtype = out["dtype"].to_numpy(object, copy=True)
+    typed = spread([w.dtype for w in answer.works], done)
+    bare = np.array([word is None for word in dtype[rows]], np.bool_)
+    dtype[rows[bare]] = typed[bare]
+    out["dtype"] = objects(dtype)
+    unit = out["tensor_core"].to_numpy(copy=True)
+    several = np.maximum(new["m"].to_numpy(np.int64), new["q_len"].to_numpy(np.int64)) > 1
+    capable = several & np.isin(dtype[rows].astype(str), sorted(TENSOR_DTYPES))
+    unsure = unit[rows] < 0
+    unit[rows[unsure]] = np.where(capable[unsure], 1, -1)
+    out["tensor_core"] = unit
+    said = out["source"].to_numpy(object, copy=True)
+    said[rows] = source
+    out["source"] = objects(said)
+    return out
