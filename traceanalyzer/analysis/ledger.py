@@ -12,7 +12,7 @@ splits into
 A kernel that may or may not run on tensor cores counts as one whose FLOPs are unknown: unknown is a band, neither idle
 nor useful.
 
-Idle time is divided among its causes in `idle`.
+Idle time is divided among its causes in `idle`, whose result is kept beside the table.
 
 What could be wrong: a launch that waits very long on another stream or rank looks like unrecorded time.
 """
@@ -47,10 +47,14 @@ _WORK = ["start_ns", "duration_ns", "tensor_core", "compute_ns", "memory_ns"]
 
 @dataclass(frozen=True)
 class Ledger:
-    """Rows phase, bucket, ns (int64) that sum to the span; `beats_peak`: kernels whose F / peak exceeds their time."""
+    """Rows phase, bucket, ns (int64) that sum to the span; `beats_peak`: kernels whose F / peak exceeds their time.
+
+    `idle` is every gap with its causes, which sum to the idle buckets.
+    """
 
     table: pd.DataFrame
     beats_peak: int
+    idle: idle.Divided
 
     def total_ns(self, *buckets: str) -> int:
         """Time in the given buckets over all phases."""
@@ -79,11 +83,28 @@ def account(timeline: Timeline) -> Ledger:
     for mask, bucket in ((plain, "no_tensor_core"), (comm, "communication"), (~kernel, "memcpy")):
         own_start, own_end = intervals.owned(start[mask], end[mask])
         free = (own_end - own_start) - intervals.covered(higher, own_start, own_end)
-        rows.append(idle.per_phase(phase[mask], names, bucket, free))
+        rows.append(_per_phase(phase[mask], names, bucket, free))
         higher = intervals.union(np.concatenate((higher.starts, start[mask])), np.concatenate((higher.ends, end[mask])))
-    rows += idle.causes(timeline)
+    divided = idle.divide(timeline)
+    rows.append(divided.table()[["phase", "bucket", "ns"]])
     total = pd.concat(rows, ignore_index=True).groupby(["phase", "bucket"], sort=True)["ns"].sum().reset_index()
-    return Ledger(total[total["ns"] > 0].reset_index(drop=True), beats_peak)
+    return Ledger(total[total["ns"] > 0].reset_index(drop=True), beats_peak, divided)
+
+
+def _per_phase(phase: np.ndarray, names: pd.Index, bucket: str, ns: np.ndarray) -> pd.DataFrame:
+    """Whole nanoseconds of one bucket summed per phase, as rows phase, bucket, ns.
+
+    Exact: sums stay far below 2**53.
+
+    Args:
+        phase: the phase of each value, an index into `names`.
+        names: of the phases.
+        bucket: what the values are.
+        ns: the values.
+    """
+    labels = np.asarray(names, object)
+    total = np.bincount(phase, weights=ns, minlength=len(labels))
+    return pd.DataFrame({"phase": labels, "bucket": bucket, "ns": total.astype(np.int64)})
 
 
 def _tensor_core(table: pd.DataFrame, phase: np.ndarray, names: pd.Index, total: int) -> tuple[list[pd.DataFrame], int]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
-from traceanalyzer.trace import notes
+from traceanalyzer.trace import frames, notes
 from traceanalyzer.trace.events import (
     CATEGORIES,
     CATEGORY,
@@ -25,6 +25,7 @@ from traceanalyzer.trace.events import (
     STRUCTS,
     Event,
     EventDecoder,
+    FrameEvent,
     Group,
     Loose,
     MemoryArgs,
@@ -36,6 +37,7 @@ from traceanalyzer.trace.numbers import Bools, Ints, integers, nanoseconds, narr
 from traceanalyzer.trace.salvage import DAMAGE, Events
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
 
+TABLES = ("kernels", "launches", "ops", "annotations", "syncs", "counters", "frames")
 _LABELLED = (Group.KERNEL, Group.ANNOTATION)
 """Groups whose categories make a difference within their table."""
 _MEMORY = "[memory]"
@@ -117,7 +119,7 @@ class Columns:
         self.thread_names: dict[tuple[str, str], str] = {}
         self.categories: Counter[str | None] = Counter()
         self.events = 0
-        self.tables = {name: Growing() for name in ("kernels", "launches", "ops", "annotations", "syncs", "counters")}
+        self.tables = {name: Growing() for name in TABLES}
         self._book = book
         self._threads = _Threads()
         self._json = _JsonTexts(self.strings)
@@ -166,6 +168,8 @@ class Columns:
         """Take over the events of one group, with their categories where the group tells them apart."""
         if group == Group.OTHER:
             self._other(events)
+        elif group == Group.FRAME:
+            self._frames(frames.long_ones(events))
         elif group == Group.MEMORY:
             instants = [event for event in events if event.ph in "iI"]
             self._memory(instants, [event.args for event in instants])
@@ -278,6 +282,23 @@ class Columns:
             "correlation": integers([a.correlation for a in args]),
         }
         self.tables["syncs"].append(self._timed(events, chunk))
+
+    def _frames(self, events: list[FrameEvent]) -> None:
+        room = frames.MOST - self.tables["frames"].rows
+        self._book.add(notes.FRAMES_LEFT_OUT, max(len(events) - room, 0))
+        events = events[: max(room, 0)]
+        if not events:
+            return
+        start, start_known = nanoseconds([event.ts for event in events])
+        duration, _ = nanoseconds([event.dur for event in events])
+        places = [(frames.loose(event.pid), frames.loose(event.tid)) for event in events]
+        self.tables["frames"].append({
+            "name": self.strings.codes([frames.name(event) for event in events]),
+            "thread": np.fromiter(map(self._threads.__getitem__, places), np.int32),
+            "start_ns": start,
+            "duration_ns": duration,
+            "known": start_known,
+        })  # fmt: skip
 
     def _memory(self, events: list[Any], args: list[MemoryArgs]) -> None:
         """Allocator events: what was asked for, and the totals where recorded, each as a counter of its own."""

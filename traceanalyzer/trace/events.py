@@ -36,6 +36,7 @@ class Group(IntEnum):
     SYNC = 5
     MEMORY = 6
     OTHER = 7
+    FRAME = 8
 
 
 GPU_KINDS: dict[str | None, int] = {
@@ -52,8 +53,9 @@ CATEGORIES: dict[str | None, Group] = {
     **dict.fromkeys(("user_annotation", GPU_ANNOTATION), Group.ANNOTATION),
     **dict.fromkeys(("cuda_sync", "xpu_sync"), Group.SYNC),
     "cpu_instant_event": Group.MEMORY,
+    "python_function": Group.FRAME,
     **dict.fromkeys(
-        ("python_function", "ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "overhead", "Trace",
+        ("ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "overhead", "Trace",
          "external_correlation", "cuda_event", "cuda_profiler_range", "collective_comm"),
         Group.SKIP,
     ),
@@ -170,11 +172,22 @@ class OtherEvent(Event, gc=False):
     args: Raw = NOTHING
 
 
+class FrameEvent(Struct, gc=False):
+    """A Python function's call. Nearly all are left out, so nothing of them is decoded here."""
+
+    ph: Raw = NOTHING
+    name: Raw = NOTHING
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+
+
 class _Skipped(Struct, gc=False):
     """An event that is counted and not kept."""
 
 
-STRUCTS: dict[Group, type[Event]] = {
+STRUCTS: dict[Group, type[Struct]] = {
     Group.KERNEL: KernelEvent,
     Group.LAUNCH: LaunchEvent,
     Group.OP: OpEvent,
@@ -182,6 +195,7 @@ STRUCTS: dict[Group, type[Event]] = {
     Group.SYNC: PlaceEvent,
     Group.MEMORY: MemoryEvent,
     Group.OTHER: OtherEvent,
+    Group.FRAME: FrameEvent,
 }
 """What the events of a group are decoded to."""
 
@@ -207,7 +221,6 @@ def decode_known(piece: bytes) -> list[Struct]:
     return events
 
 
-E = TypeVar("E", bound=Event)
 S = TypeVar("S", bound=Struct)
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 
@@ -220,20 +233,20 @@ class EventDecoder:
         book: where odd fields are counted.
     """
 
-    def __init__(self, kind: type[E], book: notes.NoteBook) -> None:
+    def __init__(self, kind: type[S], book: notes.NoteBook) -> None:
         """Build the decoder of `kind`."""
         self._kind = kind
         self._book = book
         self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
-    def decode(self, raws: Sequence[Raw | bytes]) -> list[Event]:
+    def decode(self, raws: Sequence[Raw | bytes]) -> list[Struct]:
         """One struct per raw event, in the same order."""
         try:
             return self._decoder.decode(b"[" + b",".join(raws) + b"]")
         except DAMAGE:
             return [self._one(raw) for raw in raws]
 
-    def _one(self, raw: Raw | bytes) -> Event:
+    def _one(self, raw: Raw | bytes) -> Struct:
         try:
             return msgspec.json.decode(raw, type=self._kind)
         except DAMAGE:

@@ -25,6 +25,7 @@ from traceanalyzer.trace.numbers import Bools, Ints
 from traceanalyzer.trace.tables import (
     ANNOTATION_COLUMNS,
     COUNTER_COLUMNS,
+    FRAME_COLUMNS,
     KERNEL_COLUMNS,
     LAUNCH_COLUMNS,
     MISSING,
@@ -40,6 +41,7 @@ _SCHEMAS: Mapping[str, Mapping[str, type]] = {
     "annotations": ANNOTATION_COLUMNS,
     "syncs": SYNC_COLUMNS,
     "counters": COUNTER_COLUMNS,
+    "frames": FRAME_COLUMNS,
 }
 LONGEST_NS = 24 * 3600 * 10**9
 """No single event of a recording lasts longer, nor lies further from the median event."""
@@ -53,7 +55,7 @@ _REFERENCES = ("kernels", "ops", "launches", "annotations")
 
 @dataclass(frozen=True)
 class Finished:
-    """The six tables of a trace by name, and what their codes stand for."""
+    """The tables of a trace by name, and what their codes stand for."""
 
     tables: dict[str, pd.DataFrame]
     strings: tuple[str, ...]
@@ -155,7 +157,7 @@ def _sort(name: str, table: Chunk) -> None:
     keys: tuple[Array, ...] = (table["start_ns"],)
     if name == "kernels":
         keys = (table["start_ns"], table["device"])
-    elif name == "ops":
+    elif name in ("ops", "frames"):
         keys = (-table["duration_ns"], table["start_ns"], table["thread"])
     order = np.lexsort(keys)  # stable: equal rows keep the order of the file
     for column, values in table.items():

@@ -1,8 +1,8 @@
 """Reads one Kineto trace (the Chrome JSON that torch.profiler exports) from its first byte to a `Trace`.
 
-Streaming: the text passes through once in blocks, events become columns at once, and stacks and flow arrows, nine
-tenths of many files, are counted but never decoded. What could be wrong: see `blocks` (where the event list begins),
-`finish` (which rows cannot be true) and `events` (spellings of keys).
+Streaming: the text passes through once in blocks, events become columns at once, and short Python frames and flow
+arrows, nine tenths of many files, are counted but never decoded. What could be wrong: see `blocks` (where the event
+list begins), `finish` (which rows cannot be true) and `events` (spellings of keys).
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
         annotations=tables["annotations"],
         syncs=tables["syncs"],
         counters=tables["counters"],
+        frames=tables["frames"],
     )
 
 

@@ -44,6 +44,7 @@ RECORDING_DROPPED = "recording_dropped"
 RECORDING_FAILURES = "recording_failures"
 RECORDING_STEPS_LOST = "recording_steps_lost"
 RECORDING_STEPLOG_SHORT = "recording_steplog_short"
+FRAMES_LEFT_OUT = "frames_left_out"
 OTHER_PROCESSES = "other_processes_left_out"
 
 SEVERITY: dict[str, Severity] = {
@@ -80,6 +81,7 @@ SEVERITY: dict[str, Severity] = {
     RECORDING_STEPS_LOST: "warning",
     RECORDING_STEPLOG_SHORT: "info",
     OTHER_PROCESSES: "warning",
+    FRAMES_LEFT_OUT: "info",
 }
 """Every code a reader may note, with its severity."""
 

@@ -21,12 +21,14 @@ Tables and their columns (dtype int64 unless said otherwise):
     annotations  name i32, kind i8 (USER, GPU_USER), start_ns, duration_ns, thread i32, device i32, stream, external_id
     syncs        name i32, start_ns, duration_ns, device i32, stream, correlation
     counters     name i32, start_ns, device i32, value f64
+    frames       name i32, thread i32, start_ns, duration_ns
+                 Python functions that took 100 us or longer (see `frames`), sorted by (thread, start_ns, -duration_ns)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -66,6 +68,14 @@ SYNC_COLUMNS: Mapping[str, type] = {
 COUNTER_COLUMNS: Mapping[str, type] = {
     "name": _CODE, "start_ns": _ID, "device": np.int32, "value": np.float64,
 }  # fmt: skip
+FRAME_COLUMNS: Mapping[str, type] = {
+    "name": _CODE, "thread": np.int32, "start_ns": _ID, "duration_ns": _ID,
+}  # fmt: skip
+
+
+def no_frames() -> pd.DataFrame:
+    """The frames of a trace that was recorded without Python stacks."""
+    return pd.DataFrame({name: np.empty(0, kind) for name, kind in FRAME_COLUMNS.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +186,7 @@ class Trace:
     quality: tuple[Note, ...]
     windows: tuple[Window, ...] = ()
     recording: Recording | None = None
+    frames: pd.DataFrame = field(default_factory=no_frames)
 
     def text(self, code: int) -> str:
         """The interned text of a code; the empty string for MISSING."""

@@ -20,10 +20,13 @@ from traceanalyzer.trace.collector import number, section
 from traceanalyzer.trace.merged import merged_blocks
 from traceanalyzer.trace.tables import MISSING, Metadata, Note, Source, Trace, Window
 
-TABLES = ("kernels", "launches", "ops", "annotations", "syncs", "counters")
+TABLES = ("kernels", "launches", "ops", "annotations", "syncs", "counters", "frames")
 _NUMBERED = ("correlation", "external_id", "graph_id", "graph_node_id")
 """Columns whose values mean the same thing in every table, and something else in every window."""
-_ORDER = {"kernels": ["device", "start_ns"], "ops": ["thread", "start_ns", "before_ns"]}
+_ORDER = {
+    "kernels": ["device", "start_ns"],
+    **{name: ["thread", "start_ns", "before_ns"] for name in ("ops", "frames")},
+}
 
 
 def by_process(traces: Sequence[Trace]) -> list[Trace]:
@@ -106,6 +109,7 @@ def joined(traces: Sequence[Trace]) -> Trace:
         annotations=tables["annotations"],
         syncs=tables["syncs"],
         counters=tables["counters"],
+        frames=tables["frames"],
     )
 
 
@@ -167,7 +171,7 @@ def _renumber(frames: Sequence[pd.DataFrame], column: str, used: int) -> int:
 
 def _sorted(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A joined table in the order that `tables` gives, the rows that ops refer to moved with them."""
-    if name == "ops":
+    if name in ("ops", "frames"):
         table["before_ns"] = -table["duration_ns"]
     keys = [table[column].to_numpy() for column in reversed(_ORDER.get(name, ["start_ns"]))]
     order = np.lexsort(keys)
@@ -175,8 +179,8 @@ def _sorted(name: str, table: pd.DataFrame) -> pd.DataFrame:
     if name == "ops":
         back = np.full(len(order) + 1, MISSING, np.int32)
         back[order] = np.arange(len(order), dtype=np.int32)
-        table = table.drop(columns="before_ns").assign(parent=back[table["parent"].to_numpy()])
-    return table
+        table = table.assign(parent=back[table["parent"].to_numpy()])
+    return table.drop(columns="before_ns", errors="ignore")
 
 
 def _source(sources: Sequence[Source]) -> Source:

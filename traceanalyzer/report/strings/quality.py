@@ -93,6 +93,13 @@ QUALITY: Mapping[str, str] = {
     # what is counted less exactly than the rest
     "estimated_work": "{count} kernel{s} {have} estimated work: sequence lengths of a packed batch are taken as equal, "
     "compiled kernels to move each of their tensors once, partial sums to be in fp32.",
+    # why the device was idle
+    "gaps_without_launch": "{count} gap{s} ({detail} of the time) end{v} with work whose launch call was not recorded: "
+    "why the device was idle in {them} is not known. The launches lie before the window, or were not recorded at all.",
+    "kernels_before_launch": "{count} kernel{s} began before the launch call, by up to {detail} us: the clocks "
+    "of host and device differ, and causes of idle time are off by as much.",
+    "frames_left_out": "{count} Python frames beyond the first 500,000 were not kept: later idle time is named by its "
+    "operators only.",
     # what contradicts the limits
     "kernel_beats_compute_peak": "{count} kernel{s} ran faster than the peak of the sheet: the GPU, its clocks or the "
     "counted work must be wrong.",
