@@ -64,6 +64,15 @@ def test_graphs_captured_at_sizes() -> None:
         assert document["steps"][1]["padded_tokens"] == padding  # type: ignore[index]
 
 
+def test_planted_causes() -> None:
+    arguments = ["--plant", "sync=0.5", "--plant", "scheduler=40@2", "-q", "-o", "run.json"]
+    assert main([*SMALL, *arguments]) == 0
+    assert truth()["planted"] == [
+        {"kind": "sync", "ns": 500, "every": 1, "times": 2},
+        {"kind": "scheduler", "ns": 40_000, "every": 2, "times": 1},
+    ]  # fmt: skip
+
+
 def test_a_preset_is_where_one_begins() -> None:
     assert main(["simulate", "--preset", "unfused", *SMALL[1:], "-q", "-o", "run.json.zst"]) == 0
     scenario: dict[str, object] = truth()["scenario"]  # type: ignore[assignment]
@@ -125,6 +134,9 @@ def test_files_are_not_replaced_unasked(capsys: pytest.CaptureFixture[str]) -> N
     (["-o", "run.json", "--capture-sizes", "1,2"], "without graphs nothing is captured"),
     (["-o", "run.json", "--capture-sizes", "2,1", "--mode", "graph"], "no ascending whole numbers"),
     (["-o", "run.json", "--capture-sizes", "1", "--padded"], "both say what is captured"),
+    (["-o", "run.json", "--plant", "rain=4"], "unknown cause 'rain' (choose from launch, graph-launch, sync"),
+    (["-o", "run.json", "--plant", "sync"], "'sync' is no CAUSE=US"),
+    (["-o", "run.json", "--plant", "rank=3"], "one rank waits for no other (use --ranks 2)"),
     (["-o", "run.json", "--weights", "int3"], "weights is 'int3' (choose from same, fp8"),
     (["-o", "run.json", "--strip", "kernels"], "unknown part 'kernels' (choose from shapes, labels, ops)"),
     (["-o", "run.json", "--preset", "singel"], "unknown preset 'singel' (did you mean single"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from traceanalyzer.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceanalyzer.simulate.scenario import Scenario
+    from traceanalyzer.simulate.scenario import Plant, Scenario
     from traceanalyzer.simulate.variants import Variant
 
 _PARTS = ("shapes", "labels", "ops")
@@ -44,6 +45,10 @@ _CaptureSizes = Annotated[
     str | None, typer.Option(metavar="N,N,...", help="Tokens that graphs are captured for; passes are padded to them.")
 ]
 _Padded = Annotated[bool, typer.Option("--padded", help="Graphs are captured for 1, 2, 4, 8, 16, 24, ... tokens.")]
+_Plant = Annotated[
+    list[str] | None,
+    typer.Option(metavar="CAUSE=US[@N]", help="Put in a cause of idle time at every Nth place; repeatable."),
+]
 _Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Activations: bf16, fp16, fp32.")]
 _Weights = Annotated[str | None, typer.Option(metavar="TYPE", help="Weights: same, fp8, int8, int4, fp4.")]
 _Kv = Annotated[str | None, typer.Option(metavar="TYPE", help="KV cache: same, fp8.")]
@@ -81,6 +86,7 @@ def simulate(
     mode: _Mode = None,
     capture_sizes: _CaptureSizes = None,
     padded: _Padded = False,
+    plant: _Plant = None,
     dtype: _Dtype = None,
     weights: _Weights = None,
     kv: _Kv = None,
@@ -115,7 +121,7 @@ def simulate(
     flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
     numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
     given = words | numbers | {name: False for name, off in flags.items() if off}
-    given |= {"capture_sizes": _sizes(capture_sizes, padded)}
+    given |= {"capture_sizes": _sizes(capture_sizes, padded), "plants": _plants(plant or ()) or None}
     scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})
     if group_size is not None and scenario.together:
         raise InputError("--group-size says how many requests share a turn", "give --in-turns too")
@@ -143,6 +149,20 @@ def _sizes(text: str | None, padded: bool) -> tuple[int, ...] | None:
     if not all(part.strip().isascii() and part.strip().isdigit() and len(part) <= _MOST_DIGITS for part in parts):
         raise InputError(f"--capture-sizes: {text[:40]!r} is no list of numbers", "as 1,2,4,8")
     return tuple(int(part) for part in parts)
+
+
+def _plants(texts: Sequence[str]) -> tuple[Plant, ...]:
+    """What is planted; costs are given in microseconds."""
+    from traceanalyzer.simulate.scenario import Plant
+
+    found = []
+    for text in texts:
+        match = re.fullmatch(r"([a-z_-]+)=(\d{1,9}(?:\.\d{1,3})?)(?:@(\d{1,9}))?", text, re.ASCII)
+        if match is None:
+            raise InputError(f"--plant: {text[:40]!r} is no CAUSE=US or CAUSE=US@N", "as sync=100@4")
+        kind, cost, every = match.groups()
+        found.append(Plant(kind.replace("-", "_"), round(float(cost) * 1000), int(every or 1)))
+    return tuple(found)
 
 
 def _variant(strip: Sequence[str], stacks: bool, flows: bool, memory: bool, cut: bool) -> Variant:

@@ -5,10 +5,10 @@ precedence (tensor-core kernel, other kernel, communication, copy, idle), overla
 time, and a tensor-core kernel's time splits by its own FLOPs and bytes over the sheet's peaks.
 
 A gap's cause is known, not inferred. The card had queued work: `idle_latency`. Else the host was late, and the gap
-divides by what the host did: it waited for the card (`idle_sync`), or it did its own work between two passes
-(`idle_host`); the remainder, up to the start of the kernel that ends the gap, is launching: `idle_graph_launch` where
-that kernel belongs to a graph, `idle_sync` where the gap began while the host waited and no host time followed (the
-host has to start over), and else `idle_launch`.
+divides by what the host did: it waited for the card (`idle_sync`) or in the allocator (`idle_alloc`), it did its own
+work between two passes (`idle_host`), or it waited for a request (`idle_no_work`); the remainder, up to the start of
+the kernel that ends the gap, is launching: `idle_graph_launch` where that kernel belongs to a graph, `idle_sync` where
+the gap began while the host waited and went straight on (it has to start over), and else `idle_launch`.
 
 What could be wrong: what the ledger calls host work is only the time between passes; an op's own host time inside a
 pass counts as launching.
@@ -30,7 +30,8 @@ TENSOR, PLAIN, COMMUNICATION, COPY = range(4)
 """Kinds of work, the first of them winning an instant."""
 _BUCKETS = {PLAIN: "no_tensor_core", COMMUNICATION: "communication", COPY: "memcpy"}
 OTHER = "other"
-SYNC, BETWEEN = "sync", "between_passes"
+SYNC, BETWEEN, ALLOCATOR, INPUT = "sync", "between_passes", "allocator", "input"
+_HOST_BUCKETS = {SYNC: "idle_sync", BETWEEN: "idle_host", ALLOCATOR: "idle_alloc", INPUT: "idle_no_work"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Activity:
 
     ran: Ran
     phase: str
+    step: int = -1
 
 
 def kind(ran: Ran) -> int:
@@ -79,13 +81,14 @@ class Account:
         self._whole: dict[tuple[str, str], int] = defaultdict(int)
         self._shared: dict[tuple[str, str], float] = defaultdict(float)
         self.causes: dict[tuple[str, str], int] = defaultdict(int)
+        self.of_step: dict[int, tuple[dict[str, int], dict[str, int]]] = {}  # causes and buckets of its idle time
         self.start: int | None = None
         self.end = 0
         self.kernel_busy = 0
         self._tensor_total = 0
 
     def host(self, start: int, end: int, what: str) -> None:
-        """The host was busy with `what` (SYNC or BETWEEN); call in order of time."""
+        """The host was busy with `what` (SYNC, BETWEEN, ALLOCATOR or INPUT); call in order of time."""
         if end > start:
             self._host.append((start, end, what))
 
@@ -169,36 +172,39 @@ class Account:
         phase = OTHER if self._before == OTHER else after.phase
         ran = after.ran
         if ran.returned <= begin:
-            self.causes[phase, "queue_latency"] += end - begin
-            self._whole[phase, "idle_latency"] += end - begin
+            self._book_idle(after.step, phase, {"queue_latency": (end - begin, "idle_latency")})
             return
-        waited, between = self._host_time(begin, min(end, ran.called))
+        host = self._host_time(begin, min(end, ran.called))
         called, returned = max(begin, ran.called), max(begin, ran.returned)
-        parts = {
-            SYNC: waited, BETWEEN: between, "host_ops": called - begin - waited - between,
-            "launch_call": returned - called, "launch_latency": end - returned,
-        }  # fmt: skip
-        for cause, ns in parts.items():
-            self.causes[phase, cause] += ns
-        self._whole[phase, "idle_sync"] += waited
-        self._whole[phase, "idle_host"] += between
-        rest = end - begin - waited - between
-        starts_over = waited > 0 and not between
+        starts_over = host[SYNC] > 0 and not host[BETWEEN] and not host[INPUT]
         bucket = "idle_graph_launch" if ran.node else "idle_sync" if starts_over else "idle_launch"
-        self._whole[phase, bucket] += rest
+        parts = {what: (ns, _HOST_BUCKETS[what]) for what, ns in host.items()}
+        parts["host_ops"] = called - begin - sum(host.values()), bucket
+        parts |= {"launch_call": (returned - called, bucket), "launch_latency": (end - returned, bucket)}
+        self._book_idle(after.step, phase, parts)
 
-    def _host_time(self, begin: int, end: int) -> tuple[int, int]:
-        """How much of an interval the host spent waiting for the card, and between passes."""
+    def _book_idle(self, step: int, phase: str, parts: dict[str, tuple[int, str]]) -> None:
+        """Book ns and bucket of each cause of a gap that ends in a step."""
+        if step not in self.of_step:
+            self.of_step[step] = defaultdict(int), defaultdict(int)
+        causes, buckets = self.of_step[step]
+        for cause, (ns, bucket) in parts.items():
+            if ns:
+                self.causes[phase, cause] += ns
+                self._whole[phase, bucket] += ns
+                causes[cause] += ns
+                buckets[bucket] += ns
+
+    def _host_time(self, begin: int, end: int) -> dict[str, int]:
+        """How much of an interval the host spent with what `host` was told."""
         while self._host and self._host[0][1] <= begin:
             self._host.popleft()
-        waited = between = 0
+        found = dict.fromkeys(_HOST_BUCKETS, 0)
         for left, right, what in self._host:
             if left >= end:
                 break
-            ns = max(0, min(right, end) - max(left, begin))
-            waited += ns if what == SYNC else 0
-            between += ns if what == BETWEEN else 0
-        return waited, between
+            found[what] += max(0, min(right, end) - max(left, begin))
+        return found
 
 
 def _rounded(exact: dict[tuple[str, str], float], total: int) -> dict[tuple[str, str], int]:

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from traceanalyzer.simulate.program import Copy, Kernel, Launch, Op, Pass
-from traceanalyzer.simulate.scenario import Costs
+from traceanalyzer.simulate.plants import Slow
+from traceanalyzer.simulate.program import Copy, HostCall, Kernel, Launch, Op, Pass, launched
+from traceanalyzer.simulate.scenario import Costs, Plant
 
 QUEUE_DEPTH = 1024
 """So many launches wait on a card before the next call blocks. Source: the CUDA runtime's launch queue."""
@@ -78,12 +79,15 @@ class TimedPass:
     begin: int
     external: int
     end: int = 0
-    host_end: int = 0  # with the host time between passes that follows
+    between_end: int = 0  # with the host time between passes that follows
+    host_end: int = 0  # and with the wait for a request
     graph: int = 0
     ops: list[TimedOp] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
     waits: list[tuple[int, int]] = field(default_factory=list)
+    allocations: list[tuple[int, int]] = field(default_factory=list)
+    planted: list[Plant] = field(default_factory=list)
     complete: bool = True
     labelled: bool = True
 
@@ -91,10 +95,12 @@ class TimedPass:
 class Clock:
     """The clock of one rank: its host thread, its streams, and the numbers that the profiler gives out."""
 
-    def __init__(self, costs: Costs, start_ns: int = 0) -> None:
-        """Start with an idle card at `start_ns`."""
+    def __init__(self, costs: Costs, start_ns: int = 0, slow: Slow | None = None) -> None:
+        """Start with an idle card at `start_ns`; `slow` is what is planted on this rank."""
         self.now = start_ns
         self._costs = costs
+        self._slow = slow or Slow()
+        self._late: tuple[int, int] | None = None
         self._free: dict[int, int] = {}
         self._queued: deque[int] = deque(maxlen=QUEUE_DEPTH)
         self._correlation = 0
@@ -107,7 +113,8 @@ class Clock:
         Yields at each communication kernel when it starts; is sent when it ends.
         """
         self._external += 1
-        timed = TimedPass(index, work, self.now, self._external)
+        timed = TimedPass(index, work, self.now, self._external, planted=[*work.planted])
+        self._late = self._late_kernel(index, work, timed)
         yield from self._walk(work.ops, timed)
         if work.graph:
             yield from self._replay(work, timed)
@@ -115,14 +122,16 @@ class Clock:
         if work.sync_after:
             self._wait(max(self._free.values(), default=self.now), 0, timed)
         timed.end = self.now
-        self.now += work.host_after_ns
+        self.now += work.host_after_ns + work.scheduler_ns
+        timed.between_end = self.now
+        self.now += work.input_ns
         timed.host_end = self.now
         return timed
 
     def _walk(self, ops: Sequence[Op], timed: TimedPass) -> Generator[Arrival, int, None]:
         """Everything that the ops call, depth first; without recursion, since it runs once per launch."""
-        stack: list[tuple[TimedOp, Iterator[Op | Launch]]] = []
-        todo: Iterator[Op | Launch] = iter(ops)
+        stack: list[tuple[TimedOp, Iterator[Op | Launch | HostCall]]] = []
+        todo: Iterator[Op | Launch | HostCall] = iter(ops)
         while True:
             item = next(todo, None)
             if isinstance(item, Op):
@@ -132,6 +141,8 @@ class Clock:
                 self.now += item.host_ns
                 stack.append((op, todo))
                 todo = iter(item.body)
+            elif isinstance(item, HostCall):
+                self._host_call(item, stack[-1][0].external if stack else 0, timed)
             elif item is not None:
                 yield from self._launch(item.work, stack[-1][0].external if stack else 0, timed)
             elif stack:
@@ -142,31 +153,56 @@ class Clock:
 
     def _launch(self, work: Kernel | Copy, external: int, timed: TimedPass) -> Generator[Arrival, int, None]:
         if isinstance(work, Kernel):
-            call = self._call(LAUNCH, self._costs.launch_call_ns, external, timed)
+            cost = self._costs.launch_call_ns + self._slow.call("launch", timed.planted)
+            call = self._call(LAUNCH, cost, external, timed)
         else:
             name = FILL if work.direction == FILL_DIRECTION else COPY
             call = self._call(name, self._costs.launch_call_ns, external, timed)
         start = self._start(work, call)
-        end = start + work.duration_ns
+        end = start + work.duration_ns + self._lateness(timed)
+        waited = 0
         if isinstance(work, Kernel) and work.communication:
             end = yield start, work.duration_ns
-        self._ran(Ran(work, start, end, call.start, call.end, call.correlation, external,
-                      waited=end - start - work.duration_ns), timed)  # fmt: skip
+            waited = end - start - work.duration_ns
+        self._ran(Ran(work, start, end, call.start, call.end, call.correlation, external, waited=waited), timed)
         if isinstance(work, Copy) and work.blocking:
-            self._wait(end, external, timed)
+            self._wait(end + work.late_ns, external, timed)
 
     def _replay(self, work: Pass, timed: TimedPass) -> Generator[Arrival, int, None]:
         # A graph is captured for one size of batch: the same size replays the same graph.
         shape = (work.tokens + work.padded_tokens, len(work.graph))
         timed.graph = self._graphs.setdefault(shape, len(self._graphs) + 1)
-        call = self._call(GRAPH, self._costs.graph_launch_ns, 0, timed)
+        cost = self._costs.graph_launch_ns + self._slow.call("graph_launch", timed.planted)
+        call = self._call(GRAPH, cost, 0, timed)
         for node, kernel in enumerate(work.graph, 1):
             start = self._start(kernel, call)
-            end = start + kernel.duration_ns
+            end = start + kernel.duration_ns + self._lateness(timed)
+            waited = 0
             if kernel.communication:
                 end = yield start, kernel.duration_ns
-            waited = end - start - kernel.duration_ns
+                waited = end - start - kernel.duration_ns
             self._ran(Ran(kernel, start, end, call.start, call.end, call.correlation, 0, node, waited), timed)
+
+    def _host_call(self, call: HostCall, external: int, timed: TimedPass) -> None:
+        start = self.now
+        idle = max(self._free.values(), default=start) if call.drains else start
+        self.now = max(start, idle) + call.duration_ns
+        self._correlation += 1
+        timed.calls.append(Call(call.name, start, self.now, self._correlation, external))
+        timed.allocations.append((start, self.now))
+
+    def _late_kernel(self, index: int, work: Pass, timed: TimedPass) -> tuple[int, int] | None:
+        """Which of the pass's kernels and copies is late on this rank, and by how much: the one before a collective."""
+        late = self._slow.kernel(index, timed.planted)
+        if not late:
+            return None
+        for number, one in enumerate((*launched(work.ops), *work.graph, *launched(work.after))):
+            if isinstance(one, Kernel) and one.communication:
+                return number - 1, late
+        return None
+
+    def _lateness(self, timed: TimedPass) -> int:
+        return self._late[1] if self._late is not None and self._late[0] == len(timed.ran) else 0
 
     def _call(self, name: str, cost: int, external: int, timed: TimedPass) -> Call:
         self._correlation += 1

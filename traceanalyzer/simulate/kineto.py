@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from traceanalyzer.catalog.gpus import Gpu
 from traceanalyzer.simulate.clock import COPY, FILL, FILL_DIRECTION, GRAPH, LAUNCH, SYNC, Call, Ran, TimedPass
 from traceanalyzer.simulate.fields import Fields, quoted, time_us
+from traceanalyzer.simulate.plants import FREE, MALLOC
 from traceanalyzer.simulate.program import Copy, Kernel, Pass
 from traceanalyzer.simulate.side import Memory, Stacks
 from traceanalyzer.simulate.variants import Variant
 
-_CBID = {LAUNCH: 211, GRAPH: 311, COPY: 41, FILL: 51, SYNC: 131}
+_CBID = {LAUNCH: 211, GRAPH: 311, COPY: 41, FILL: 51, SYNC: 131, MALLOC: 20, FREE: 22}
 """CUPTI's callback ids of the runtime calls."""
 _HOST_SIDE = {True: "Pageable", False: "Pinned"}
 FIRST_PID = 40_001

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.simulate import captured, sampling
+from traceanalyzer.simulate import captured, plants, sampling
 from traceanalyzer.simulate.attention import Slice
 from traceanalyzer.simulate.checks import check
 from traceanalyzer.simulate.cost import Card
 from traceanalyzer.simulate.layers import Forward, Ops
-from traceanalyzer.simulate.program import Kernel, Launch, Op, Pass, Scalar, Tensor
+from traceanalyzer.simulate.program import Kernel, Launch, Op, Pass, Scalar, Tensor, launched
 from traceanalyzer.simulate.scenario import Scenario
-from traceanalyzer.simulate.schedule import batches
+from traceanalyzer.simulate.schedule import turns
 from traceanalyzer.simulate.shard import Shard
 
 
@@ -41,8 +41,8 @@ def passes(scenario: Scenario, rank: int = 0) -> Iterator[Pass]:
 
 def _passes(shard: Shard) -> Iterator[Pass]:
     builder = _Builder(shard)
-    for slices in batches(shard.scenario):
-        yield builder.pass_(slices)
+    for index, turn in enumerate(turns(shard.scenario)):
+        yield plants.planted(shard.scenario.plants, builder.pass_(turn.slices), index, last=turn.last)
 
 
 class _Builder:
@@ -118,10 +118,6 @@ def _inputs(shard: Shard, tokens: int) -> Ops:
     return (Op("aten::copy_", (ids, ids, Scalar("True")), (Launch(copied),), shard.host_ns),)
 
 
-def _kernels(ops: Sequence[Op | Launch]) -> Iterator[Kernel]:
+def _kernels(ops: Ops) -> Iterator[Kernel]:
     """The kernels that ops launch, in order."""
-    for one in ops:
-        if isinstance(one, Op):
-            yield from _kernels(one.body)
-        elif isinstance(one.work, Kernel):
-            yield one.work
+    return (one for one in launched(ops) if isinstance(one, Kernel))

@@ -6,7 +6,10 @@ closed form of the model's shapes; kernels carry their own truth.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from traceanalyzer.simulate.scenario import Plant
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,16 @@ class Copy:
     duration_ns: int
     stream: int = 7
     blocking: bool = False
+    late_ns: int = 0  # the blocked host goes on so much later
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A runtime call that launches nothing; with `drains` it first waits until the card has run everything."""
+
+    name: str
+    duration_ns: int
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class Op:
 
     name: str
     arguments: tuple[Argument, ...]
-    body: tuple[Op | Launch, ...] = ()
+    body: tuple[Op | Launch | HostCall, ...] = ()
     host_ns: int = 0
     module: str | None = None  # the Python module that calls it, for stacks ("LlamaAttention_3")
 
@@ -103,3 +116,20 @@ class Pass:
     host_after_ns: int = 0
     padded_tokens: int = 0  # rows without a token that the card computes too
     useful: tuple[float | None, float | None] | None = None  # FLOPs and bytes without them; None: there are none
+    scheduler_ns: int = 0  # host time before the next pass, on top of `host_after_ns`
+    input_ns: int = 0  # then the host waits for a request
+    planted: tuple[Plant, ...] = ()  # causes of idle time that were put in
+
+    @property
+    def replays(self) -> bool:
+        """Whether a graph is replayed in it."""
+        return bool(self.graph)
+
+
+def launched(ops: Sequence[Op | Launch | HostCall]) -> Iterator[Kernel | Copy]:
+    """What ops launch, in order."""
+    for one in ops:
+        if isinstance(one, Op):
+            yield from launched(one.body)
+        elif isinstance(one, Launch):
+            yield one.work

@@ -30,6 +30,19 @@ class Costs:
     all_reduce_fixed_ns: int = 12_000
 
 
+#: What can be planted; `plants` says what each is.
+KINDS = ("launch", "graph_launch", "sync", "allocator", "scheduler", "input", "rank")
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A cause of idle time that is put in: so many ns, at every so manieth place."""
+
+    kind: str
+    ns: int
+    every: int = 1
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One run: `batch` requests of `prompt` tokens in and `output` tokens out each."""
@@ -60,6 +73,7 @@ class Scenario:
     seed: int = 0
     # What stands below came later: it counts for a trace's identity only where it differs from its default.
     capture_sizes: tuple[int, ...] = ()  # graphs are captured for so many tokens; (): each replay at its own size
+    plants: tuple[Plant, ...] = ()  # causes of idle time
 
     @property
     def paged(self) -> bool:

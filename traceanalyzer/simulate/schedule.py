@@ -26,25 +26,34 @@ class _Request:
     left: int  # output tokens still to come
 
 
-def batches(scenario: Scenario) -> Iterator[tuple[Slice, ...]]:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One pass's slices; `last`: after it no request is left until the next one arrives."""
+
+    slices: tuple[Slice, ...]
+    last: bool
+
+
+def turns(scenario: Scenario) -> Iterator[Turn]:
     """The slices of every pass, in order."""
     size = scenario.batch if scenario.together else scenario.group_size
     requests = [_Request(index, 0, scenario.output) for index in range(scenario.batch)]
     if scenario.skip_prefill:
         for request in requests:
             request.read, request.left = scenario.prompt, scenario.output - 1
-    turns = deque(requests[first : first + size] for first in range(0, scenario.batch, size))
+    groups = deque(requests[first : first + size] for first in range(0, scenario.batch, size))
     number = 0
     while any(request.left for request in requests):
-        for _ in range(len(turns)):
-            group = turns[0]
-            turns.rotate(-1)
+        for _ in range(len(groups)):
+            group = groups[0]
+            groups.rotate(-1)
             served = [r for r in group if r.left and number >= r.index * scenario.arrivals_every]
             if served:
                 slices = tuple(_pass(scenario, served))
                 for one in slices:
                     _advance(scenario, requests[one.request], one)
-                yield slices
+                arrived = (r for r in requests if number + 1 >= r.index * scenario.arrivals_every)
+                yield Turn(slices, not any(r.left for r in arrived))
                 break
         number += 1
 

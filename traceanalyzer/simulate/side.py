@@ -66,6 +66,10 @@ class Stacks:
         """The frames that are entered and left within a pass."""
         yield self._frame("generate.py(88): step", timed.begin, timed.end, None)
         outer = self._id
+        if timed.work.scheduler_ns:
+            yield self._frame("scheduler.py(210): schedule", timed.end, timed.between_end, None)
+        if timed.work.input_ns:
+            yield self._frame("queue.py(154): get", timed.between_end, timed.host_end, None)
         for module, start, end in _modules(timed.ops):
             yield self._frame(f"nn.Module: {module}", start, end, outer)
             yield self._frame("torch/nn/modules/module.py(1779): _call_impl", start, end, self._id)

@@ -6,17 +6,26 @@ it null. What could be wrong: a kernel's FLOPs and bytes are algorithmic, by the
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from traceanalyzer.catalog.gpus import Gpu
-from traceanalyzer.simulate.account import BETWEEN, OTHER, SYNC, Account, Activity, compute_ns
+from traceanalyzer.simulate.account import (
+    ALLOCATOR,
+    BETWEEN,
+    INPUT,
+    OTHER,
+    SYNC,
+    Account,
+    Activity,
+    compute_ns,
+)
 from traceanalyzer.simulate.clock import Ran, TimedPass
 from traceanalyzer.simulate.program import Kernel
 from traceanalyzer.simulate.requests import Requests
-from traceanalyzer.simulate.scenario import Scenario
+from traceanalyzer.simulate.scenario import Plant, Scenario
 
 SCHEMA = 1
 _HEAVY_ROLES = frozenset({"gemm", "gemv", "attention", "moe"})
@@ -94,6 +103,7 @@ class Truth:
         self._ideal = _Sum()
         self._ideal_flops = _Sum()
         self._launches: dict[str, int] = defaultdict(int)
+        self._planted: Counter[Plant] = Counter()
         self._waited = 0
         self._copies = 0
 
@@ -105,10 +115,13 @@ class Truth:
     def add(self, timed: TimedPass) -> None:
         """Add a pass, in the order they ran."""
         phase = timed.work.phase if timed.complete else OTHER
-        for left, right in timed.waits:
-            self._account.host(left, right, SYNC)
-        self._account.host(timed.end, timed.host_end, BETWEEN)
-        self._account.settle((Activity(ran, phase) for ran in timed.ran), timed.host_end)
+        stalls = [(*wait, SYNC) for wait in timed.waits] + [(*call, ALLOCATOR) for call in timed.allocations]
+        for stall in sorted(stalls):
+            self._account.host(*stall)
+        self._account.host(timed.end, timed.between_end, BETWEEN)
+        self._account.host(timed.between_end, timed.host_end, INPUT)
+        self._account.settle((Activity(ran, phase, timed.index) for ran in timed.ran), timed.host_end)
+        self._planted.update(timed.planted)
         step = _Work()
         for ran in timed.ran:
             if isinstance(ran.work, Kernel):
@@ -145,7 +158,11 @@ class Truth:
         row |= {"weight_bytes": work.weight_bytes, "kv_bytes": work.kv_bytes}
         useful = timed.work.useful or (work.flops.total, work.bytes.total)
         row |= {"padded_tokens": timed.work.padded_tokens, "useful_flops": useful[0], "useful_bytes": useful[1]}
-        self._steps.append(row)
+        row["communication_wait_ns"] = sum(ran.waited for ran in timed.ran)
+        planted: Counter[str] = Counter()
+        for plant in timed.planted:
+            planted[plant.kind] += plant.ns
+        self._steps.append(row | {"planted": dict(planted)})
         self._requests.serve(timed.work.requests, start, end)
 
     def document(self, trace: str) -> dict[str, Any]:
@@ -172,8 +189,16 @@ class Truth:
                 if ns
             ],
             "kernels": [self._kernel_row(key, work) for key, work in sorted(self._kernels.items())],
-            "steps": self._steps,
+            "planted": [
+                asdict(plant) | {"times": self._planted[plant]} for plant in dict.fromkeys(self._scenario.plants)
+            ],
+            "steps": [step | self._idle(step["index"]) for step in self._steps],
         }
+
+    def _idle(self, index: int) -> dict[str, dict[str, int]]:
+        """The idle time up to and in a step, by cause and by bucket."""
+        causes, buckets = self._account.of_step.get(index, ({}, {}))
+        return {"idle_causes": dict(sorted(causes.items())), "idle": dict(sorted(buckets.items()))}
 
     def _span(self, ledger: dict[tuple[str, str], int]) -> dict[str, Any]:
         start, end = self._account.start or 0, self._account.end

@@ -20,6 +20,7 @@ from traceanalyzer.simulate.clock import Clock, TimedPass, place_together
 from traceanalyzer.simulate.kineto import Events
 from traceanalyzer.simulate.limits import check
 from traceanalyzer.simulate.output import Output, trace_paths, truth_path
+from traceanalyzer.simulate.plants import Slow
 from traceanalyzer.simulate.program import Pass
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.truth import Truth
@@ -127,7 +128,10 @@ def _run(
     scenario: Scenario, ranks: list[_Rank], source: Source, size: int | None, cut: bool
 ) -> Iterator[list[TimedPass]]:
     """Every pass of all ranks, placed. With a size the scenario runs again and again."""
-    clocks = [Clock(scenario.costs, ORIGIN_NS + rank * RANK_SKEW_NS) for rank in range(len(ranks))]
+    clocks = [
+        Clock(scenario.costs, ORIGIN_NS + rank * RANK_SKEW_NS, Slow(scenario.plants, last_rank=rank == len(ranks) - 1))
+        for rank in range(len(ranks))
+    ]
     index = 0
     while True:
         before = index
