@@ -44,20 +44,21 @@ def of_one_run(traces: Sequence[Trace]) -> tuple[list[Trace], list[Note]]:
 
 
 def _once(traces: Sequence[Trace], notes: list[Note]) -> list[Trace]:
-    """Every content once: a copy of a file is no other rank."""
+    """Every rank's file once: a copy of it is no other rank."""
     kept: list[Trace] = []
     copies: list[str] = []
-    seen: set[str] = set()
     for trace in traces:
-        content = trace.source.sha256
-        if content and content in seen:
+        if trace.metadata.rank is not None and any(_same(trace, other) for other in kept):
             copies.append(trace.source.name)
         else:
-            seen.add(content)
             kept.append(trace)
     if copies:
         notes.append(Note("rank_given_twice", "warning", len(copies), copies[0]))
     return kept
+
+
+def _same(trace: Trace, other: Trace) -> bool:
+    return trace.source.sha256 == other.source.sha256 and trace.metadata == other.metadata
 
 
 def _without_front_ends(traces: Sequence[Trace], notes: list[Note]) -> list[Trace]:
