@@ -61,6 +61,7 @@ def build(analysis: Analysis) -> doc.Report:
         redaction=recorded.redaction(analysis),
         hta=holistic.section(analysis),
         closeups=closeups.sections(analysis),
+        unknown_work=tables.unknown_rows(analysis.main),
     )
     return doc.with_id(report)
 

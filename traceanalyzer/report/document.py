@@ -46,6 +46,7 @@ from traceanalyzer.report.sections import (
     Verdict,
     Workload,
 )
+from traceanalyzer.report.unknown_work import UnknownWork
 
 __all__ = [
     "HTA",
@@ -91,6 +92,7 @@ __all__ = [
     "StepLog",
     "Tool",
     "TraceInfo",
+    "UnknownWork",
     "Verdict",
     "Workload",
     "content_id",
@@ -134,6 +136,7 @@ class Report(Section):
     redaction: Redaction | None = None
     hta: HTA | None = None
     closeups: list[CloseUp] = Field(default_factory=list)
+    unknown_work: list[UnknownWork] = Field(default_factory=list)
 
     def to_json(self, indent: int | None = 2) -> str:
         """The document as JSON: keys in contract order, unknown as null, no NaN, ASCII-safe for any channel."""

@@ -41,9 +41,10 @@ from traceanalyzer.report.views.phase_table import phase_view
 from traceanalyzer.report.views.pieces import device_name
 from traceanalyzer.report.views.strip import strip_view
 from traceanalyzer.report.views.summary import first_screen
+from traceanalyzer.report.views.unknown import unknown_view
 from traceanalyzer.report.views.what_if import changes_view, memory_view
 
-_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200, "closeups": 2}
+_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200, "closeups": 2, "unknown_work": 50}
 _LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
 
@@ -78,6 +79,7 @@ def render(report: Report) -> str:
         has_what_if=bool(changes or batching or memory),
         beside=beside_view(report),
         kernels=kernel_view(report),
+        unknown_work=unknown_view(report),
         appendix=appendix_view(report),
         hta=hta_view(report),
         markdown=markdown.render(report),

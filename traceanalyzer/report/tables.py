@@ -12,11 +12,13 @@ import pandas as pd
 from traceanalyzer.analysis.ledger import GROUPS
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import DeviceAnalysis
+from traceanalyzer.analysis.unknown import kernels_without_work
 from traceanalyzer.report import document as doc
 from traceanalyzer.report.values import capped, number, us, whole
 
 MAX_STEPS = 2000
 MAX_KERNELS = 500
+MAX_UNKNOWN = 50
 
 
 def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
@@ -126,6 +128,28 @@ def kernel_rows(devices: Sequence[DeviceAnalysis]) -> list[doc.Kernel]:
         left = rest[rest["owner"] == owner]
         kernels += [_rest(device, phase, left[left["phase"] == phase]) for phase in sorted(left["phase"].unique())]
     return kernels
+
+
+def unknown_rows(device: DeviceAnalysis) -> list[doc.UnknownWork]:
+    """The kernels of a GPU that lack work, longest first. On a CPU the views and wrappers would be all there is."""
+    line = device.timeline
+    if line.device.kind == "cpu":
+        return []
+    return [
+        doc.UnknownWork(
+            phase=row["phase"],
+            name=capped(line.trace.text(int(row["name"]))),
+            category=row["category"],
+            role=row["role"] or None,
+            op=capped(line.trace.text(int(row["op"]))) if row["op"] >= 0 else None,
+            lacks=row["lacks"],
+            count=int(row["count"]),
+            total_us=row["duration_ns"] / 1e3,
+            share=float(row["share"]),
+            rule=row["rule"],
+        )
+        for row in kernels_without_work(line).head(MAX_UNKNOWN).to_dict("records")
+    ]
 
 
 def _kernel(device: DeviceAnalysis, row: pd.Series) -> doc.Kernel:

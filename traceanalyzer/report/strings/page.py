@@ -9,6 +9,7 @@ from traceanalyzer.report.strings.closeup import CLOSEUP
 from traceanalyzer.report.strings.hta import HTA
 from traceanalyzer.report.strings.parts import PARTS
 from traceanalyzer.report.strings.redaction import REDACTION
+from traceanalyzer.report.strings.unknown import UNKNOWN
 
 TEXT: Mapping[str, str] = {
     # the first screen
@@ -130,6 +131,7 @@ TEXT: Mapping[str, str] = {
     **BESIDE,
     **REDACTION,
     **CLOSEUP,
+    **UNKNOWN,
     **HTA,
 }
 
