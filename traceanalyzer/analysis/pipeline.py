@@ -14,7 +14,7 @@ device are those of the slowest device: the one with the longest span, since eve
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -46,7 +46,7 @@ from traceanalyzer.analysis import (
 )
 from traceanalyzer.analysis import cost as costs
 from traceanalyzer.catalog.hf_config import GivenModel
-from traceanalyzer.errors import UnsupportedTraceError
+from traceanalyzer.errors import InputError, UnsupportedTraceError
 from traceanalyzer.trace.collector import section
 from traceanalyzer.trace.tables import Note, Trace
 
@@ -54,6 +54,9 @@ from traceanalyzer.trace.tables import Note, Trace
 @dataclass(frozen=True)
 class AnalysisOptions:
     """What the user asked for. Peaks in TFLOP/s by dtype, bandwidth in GB/s, price per GPU and hour, and the model.
+
+    `captures` are traces of the same run whose shapes its graph replays may take: graph captures, or eager steps.
+    `captures_beside` are such traces that were found, not given: what does not fit is left out without a word.
 
     Raises:
         InputError: a figure is no number above zero in a sensible range, or a dtype is not known.
@@ -64,6 +67,8 @@ class AnalysisOptions:
     bandwidth_gbs: float | None = None
     price: costs.Price | None = None
     model: GivenModel | None = None
+    captures: tuple[Trace, ...] = ()
+    captures_beside: tuple[Trace, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no device has."""
@@ -125,7 +130,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     """Analyse the ranks and windows of one run.
 
     Raises:
-        InputError: no trace, or traces that are not the ranks and windows of one run.
+        InputError: no trace, traces that are not the ranks and windows of one run, or a capture that holds no shapes.
         UnsupportedTraceError: a trace holds nothing that can be analysed.
         UnknownGPUError: the GPU id of the options is not in the catalogue.
     """
@@ -133,8 +138,9 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     traces, notes = ranks.of_one_run(traces)
     runs: list[steps.RunFacts] = []
     analysed: list[DeviceAnalysis] = []
+    evidence = _evidence(options)
     for trace in traces:
-        facts, found, told = _analyze_trace(trace, options)
+        facts, found, told = _analyze_trace(trace, options, evidence)
         runs.append(facts)
         analysed.extend(found)
         notes.extend((*trace.quality, *facts.notes, *told))
@@ -197,8 +203,28 @@ MOST_DEVICES = 64
 """One process drives at most a few devices; more of them is a damaged or hostile file."""
 
 
+def _evidence(options: AnalysisOptions) -> list[replay.Evidence]:
+    """What the traces beside the run hold that its graph replays can be matched with."""
+    found = []
+    for trace in options.captures:
+        evidence = replay.evidence_of(trace)
+        if not evidence.parts:
+            raise InputError(
+                f"{trace.source.name} holds no captured graph with the names of its kernels, and no step with shapes",
+                "record the capture of the graphs, or a few steps without graphs, with record_shapes=True",
+            )
+        found.append(evidence)
+    for trace in options.captures_beside:
+        try:
+            evidence = replay.evidence_of(trace)
+        except UnsupportedTraceError:
+            continue
+        found.append(replace(evidence, given=False))
+    return found
+
+
 def _analyze_trace(
-    trace: Trace, options: AnalysisOptions
+    trace: Trace, options: AnalysisOptions, evidence: Sequence[replay.Evidence]
 ) -> tuple[steps.RunFacts, list[DeviceAnalysis], tuple[Note, ...]]:
     activity = activities.build(trace)
     classes = kernels.classes(trace, activity)
@@ -211,6 +237,9 @@ def _analyze_trace(
     windows = [config.window(layer) for layer in range(config.layers)] if config else []
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step, windows)
     measured = work.fill_experts(trace, activity, measured, _sized(described))
+    measured, fit = replay.fill_matched(
+        trace, activity, measured, found.table, found.activity_step, evidence, windows, described.hidden
+    )
     given = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
@@ -231,7 +260,7 @@ def _analyze_trace(
         line = timeline.build(trace, info, own, own_work, on_device, found.activity_step[rows], described)
         book = ledger.account(line)
         analysed.append(DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book)))
-    return found.facts, analysed, (*doubts, *notes, *refused)
+    return found.facts, analysed, (*doubts, *notes, *fit, *refused)
 
 
 def _sized(described: model.Description) -> work.KnownModel | None:

@@ -5,61 +5,50 @@ CUDA's do not, so a capture recorded there names no kernel and gives no referenc
 calls that begin and end the capture on one thread; serving engines label it `capture_<tokens>_<mode>` (vLLM and SGLang,
 with the profiler on during capture), and a label that spans several graphs is that of one batch captured in pieces.
 
-What could be wrong: SGLang's label counts sequences, so the tokens are those of the matrix products where they tell.
+What could be wrong: SGLang's label counts sequences, which are fewer than the tokens where it verifies drafts; such a
+graph has its tokens from the matrix products.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis import activity as activities
-from traceanalyzer.analysis import kernels, work
-from traceanalyzer.analysis.replay.reference import Ints, Reference, of_rows
-from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.analysis import kernels, steps, work
+from traceanalyzer.analysis.replay.reference import Evidence, Ints, Part, evidence_of_steps
 from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Trace
 
 _BEGIN, _END = re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture")
 _LABEL = re.compile(r"capture_(\d{1,9})_\w+")
 
 
-@dataclass(frozen=True)
-class _Captured:
-    """What one label spans, or one graph without a label: its name, its size where told, rows of launches."""
+def evidence_of(trace: Trace) -> Evidence:
+    """What a trace given beside another one can be matched with: its captured graphs, else its eager steps.
 
-    name: str
-    tokens: int | None
-    rows: Ints
+    Without parts where it has neither: no capture whose kernels are named, and no step with recorded shapes.
 
-
-def references_of_capture(trace: Trace) -> list[Reference]:
-    """The captured graphs of a trace, in order of time; empty where it has none whose kernels are named."""
-    found = _captured(trace)
-    rows = np.unique(np.concatenate([one.rows for one in found])) if found else np.empty(0, np.int64)
-    if not len(rows):
-        return []
-    run = _as_run(trace, rows)
+    Raises:
+        UnsupportedTraceError: it can be no trace of a model, see `analysis.activity`.
+    """
+    parts = _captured(trace)
+    rows = np.unique(np.concatenate([one.rows for one in parts])) if parts else np.empty(0, np.int64)
+    run = _as_run(trace, rows) if len(rows) else trace
     activity = activities.build(run)
     measured = work.measure(run, activity, kernels.classes(run, activity))
-    out = []
-    for one in found:
-        reference = of_rows(run, activity, measured, np.searchsorted(rows, one.rows), one.name, one.tokens)
-        out.append(replace(reference, tokens=_of_products(reference.works) or one.tokens, file=trace.source.name))
-    return out
+    if not len(rows):
+        found = steps.find(trace, activity, measured)
+        return evidence_of_steps(trace, activity, measured, found.table, found.activity_step, trace.source.name)
+    placed = tuple(replace(part, rows=np.searchsorted(rows, part.rows)) for part in parts)
+    measured = work.fill_experts(run, activity, measured, None)
+    return Evidence(run, activity, measured, placed, trace.source.name)
 
 
-def _of_products(works: Iterable[OpWork | None]) -> int | None:
-    """The tokens that most products with weights run over; None where there is none."""
-    counts = [one.m for one in works if one is not None and one.m is not None and one.weight_bytes is not None]
-    return max(set(counts), key=counts.count) if counts else None
-
-
-def _captured(trace: Trace) -> list[_Captured]:
+def _captured(trace: Trace) -> list[Part]:
     launches = trace.launches
     names = np.array([trace.text(code) for code in launches["name"].tolist()], object)
     begin, end = (
@@ -79,7 +68,7 @@ def _captured(trace: Trace) -> list[_Captured]:
     for name, tokens, on, first, last in spans.values():
         rows = np.flatnonzero(named & (thread == on) & (start > first) & (start < last))
         if len(rows):
-            out.append(_Captured(name, tokens, rows))
+            out.append(Part(name, tokens, rows))
     return out
 
 

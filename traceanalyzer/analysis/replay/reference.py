@@ -7,7 +7,7 @@ same kernel names; the grids tell where they are recorded, the number of tokens 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,31 @@ _MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
+class Part:
+    """One sequence of kernels of a trace: its name for the reader, its tokens (padding included), its activity rows."""
+
+    name: str
+    tokens: int | None
+    rows: Ints
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A trace with recorded shapes, its activity and work, and which parts of it can be replayed elsewhere.
+
+    `file` is the file beside the analysed trace that it was read from; "" where it is that trace itself. `given`: the
+    user named it, so that he is told where it does not fit.
+    """
+
+    trace: Trace
+    activity: Activity
+    work: pd.DataFrame
+    parts: tuple[Part, ...]
+    file: str
+    given: bool = True
+
+
+@dataclass(frozen=True)
 class Reference:
     """A sequence of kernels of one model (no copies, no fills), in order, with the work of each.
 
@@ -45,7 +70,8 @@ class Reference:
         grids: one row per kernel, the columns of `GRID_AXES`, MISSING where not recorded.
         works: one per kernel, None where unknown. The work of attention holds heads and head size, never FLOPs or
             bytes: a reference had another context.
-        file: the file beside the trace that it comes from; "" where it is a step of the trace itself.
+        evidence: where it was recorded.
+        rows: its rows in the activity of the evidence.
     """
 
     name: str
@@ -53,65 +79,78 @@ class Reference:
     names: tuple[str, ...]
     grids: Ints
     works: tuple[OpWork | None, ...]
-    file: str = ""
+    evidence: Evidence
+    rows: Ints
 
 
-def references_of_steps(
-    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray
-) -> list[Reference]:
-    """The eager steps of a trace with recorded shapes, each different sequence once, in order of time.
+def references(evidence: Evidence) -> list[Reference]:
+    """The parts of some evidence as references, each different sequence once."""
+    trace, table = evidence.trace, evidence.activity.table
+    found: dict[tuple[object, ...], Reference] = {}
+    for part in evidence.parts:
+        recorded = trace.kernels.iloc[table["kernel"].to_numpy(np.int64)[part.rows]]
+        names = tuple(trace.text(code) for code in recorded["name"].tolist())
+        grids = recorded[list(GRID_AXES)].to_numpy(np.int64)
+        key = part.tokens, names, grids.tobytes()
+        if key not in found:
+            works = works_of(evidence.work.iloc[part.rows])
+            tokens = _of_products(works) or part.tokens
+            found[key] = Reference(part.name, tokens, names, grids, works, evidence, part.rows)
+    return list(found.values())
+
+
+def _of_products(works: Iterable[OpWork | None]) -> int | None:
+    """The tokens that most products with weights run over; None where there is none."""
+    counts = [one.m for one in works if one is not None and one.m is not None and one.weight_bytes is not None]
+    return max(set(counts), key=counts.count) if counts else None
+
+
+def evidence_of_steps(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray, file: str = ""
+) -> Evidence:
+    """The eager steps of a trace with recorded shapes, in order of time.
 
     Args:
         trace, activity: what was read, and what ran.
         work: as `measure` returns it, a row per activity row.
         steps: `Steps.table`.
         activity_step: the step of every row, MISSING where it belongs to none.
+        file: see `Evidence`.
     """
     table = activity.table
     kernel = (table["kind"].to_numpy() == KERNEL) & (activity_step >= 0)
-    if activity.on_cpu or not kernel.any():
-        return []
-    rows = np.flatnonzero(kernel)
-    step = activity_step[rows]
-    owned = pd.Series(table["op"].to_numpy()[rows] >= 0).groupby(step).mean()
-    worked = pd.Series(work["bytes"].notna().to_numpy()[rows]).groupby(step).mean()
-    found: dict[tuple[object, ...], Reference] = {}
-    for number in owned.index[(owned >= _OWNED) & (worked >= _WORKED)].tolist():
-        reference = of_rows(trace, activity, work, rows[step == number], f"step {number}", _tokens(steps, number))
-        found.setdefault((reference.tokens, reference.names, reference.grids.tobytes()), reference)
-        if len(found) >= _MOST_STEPS:
-            break
-    return list(found.values())
+    parts: list[Part] = []
+    if not activity.on_cpu and kernel.any():
+        rows = np.flatnonzero(kernel)
+        rows = rows[np.lexsort((table["start_ns"].to_numpy()[rows], activity_step[rows]))]
+        step = activity_step[rows]
+        owned = pd.Series(table["op"].to_numpy()[rows] >= 0).groupby(step).mean()
+        worked = pd.Series(work["bytes"].notna().to_numpy()[rows]).groupby(step).mean()
+        for number in owned.index[(owned >= _OWNED) & (worked >= _WORKED)].tolist()[:_MOST_STEPS]:
+            inside = slice(*np.searchsorted(step, [number, number + 1]))
+            parts.append(Part(f"step {number}", _tokens(steps, number), rows[inside]))
+    return Evidence(trace, activity, work, tuple(parts), file)
 
 
-def of_rows(
-    trace: Trace, activity: Activity, work: pd.DataFrame, rows: Ints, name: str, tokens: int | None
-) -> Reference:
-    """The reference that some activity rows are, in their order; see `Reference` for the arguments."""
-    recorded = trace.kernels.iloc[activity.table["kernel"].to_numpy(np.int64)[rows]]
-    return Reference(
-        name=name,
-        tokens=tokens,
-        names=tuple(trace.text(code) for code in recorded["name"].tolist()),
-        grids=recorded[list(GRID_AXES)].to_numpy(np.int64),
-        works=works_of(work.iloc[rows]),
-    )
+def works_of(work: pd.DataFrame, same_context: bool = False) -> tuple[OpWork | None, ...]:
+    """The work of each row of a work table, equal ones as one object; None where neither FLOPs nor bytes are known.
 
-
-def works_of(work: pd.DataFrame) -> tuple[OpWork | None, ...]:
-    """The work of each row of a work table, equal ones as one object; None where neither FLOPs nor bytes are known."""
+    Args:
+        work: the rows.
+        same_context: they ran over the context that they are asked for; else what depends on it is left out.
+    """
     columns = ["category", "role", "dtype", "estimated", *FLOATS, *INTEGERS]
     distinct: dict[tuple[object, ...], OpWork | None] = {}
     out = []
     for row in work[columns].astype(object).itertuples(index=False, name=None):
         key = tuple(None if value != value else value for value in row)
         if key not in distinct:
-            distinct[key] = _work(dict(zip(columns, key, strict=True)))
+            distinct[key] = _work(dict(zip(columns, key, strict=True)), same_context)
         out.append(distinct[key])
     return tuple(out)
 
 
-def _work(row: dict[str, object]) -> OpWork | None:
+def _work(row: dict[str, object], same_context: bool) -> OpWork | None:
     known: dict[str, Any] = {name: value for name in INTEGERS if isinstance(value := row[name], int) and value >= 0}
     known |= {name: value for name in FLOATS if isinstance(value := row[name], float)}
     category, role, dtype = str(row["category"]), str(row["role"]), row["dtype"]
@@ -123,14 +162,13 @@ def _work(row: dict[str, object]) -> OpWork | None:
         estimated=bool(row["estimated"]),
         **known,
     )
-    if category == "attention":
+    if category == "attention" and not same_context:
         unknown: dict[str, Any] = dict.fromkeys(FLOATS)
         told = found.heads is not None and role not in HELPER_ROLES
         return replace(found, estimated=False, kv_len=None, **unknown) if told else None
-    products_of_activations = category in MATRIX_CATEGORIES and found.weight_bytes is None and (found.batch or 1) > 1
-    if products_of_activations or (found.flops is None and found.bytes is None):
-        return None
-    return found
+    activations = category in MATRIX_CATEGORIES and found.weight_bytes is None and (found.batch or 1) > 1
+    unknown_work = found.flops is None and found.bytes is None
+    return None if unknown_work or (activations and not same_context) else found
 
 
 def _tokens(steps: pd.DataFrame, number: int) -> int | None:

@@ -1,0 +1,231 @@
+"""Gives replayed kernels the work of a sequence they line up with: rung one of the ladder.
+
+A step takes all it takes from one reference. Attention had another context there: its op, with heads and types, is
+looked at anew as if it had run in the step. What could be wrong: see `align`, and `reference.fitting` for the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from traceanalyzer.analysis import work as works
+from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.kernels import HELPER_ROLES
+from traceanalyzer.analysis.replay.align import Alignment, Refused, align
+from traceanalyzer.analysis.replay.fill import Answer, unworked, with_work
+from traceanalyzer.analysis.replay.reference import (
+    GRID_AXES,
+    SOURCE,
+    Evidence,
+    Ints,
+    Reference,
+    evidence_of_steps,
+    fitting,
+    references,
+    works_of,
+)
+from traceanalyzer.analysis.replay.sequence import sequences
+from traceanalyzer.analysis.work.columns import FLOATS, Bools
+from traceanalyzer.analysis.work.opwork import OpWork
+from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
+
+_SIZES = ("heads", "kv_heads", "head_dim", "batch", "q_len")
+_FEWEST = 8
+"""A step has at least so many kernels without an op, or it was not replayed."""
+
+
+@dataclass
+class _Matched:
+    """Steps that line up with a reference: a line of rows per step, the place of each column in the reference."""
+
+    steps: list[Ints] = field(default_factory=list)
+    rows: list[Ints] = field(default_factory=list)
+    position: list[Ints] = field(default_factory=list)
+
+
+def fill_matched(
+    trace: Trace,
+    activity: Activity,
+    work: pd.DataFrame,
+    steps: pd.DataFrame,
+    activity_step: np.ndarray,
+    beside: Sequence[Evidence],
+    windows: Sequence[int | None],
+    hidden: int | None,
+) -> tuple[pd.DataFrame, tuple[Note, ...]]:
+    """The work table with the work of kernels that line up with an eager step of the trace, or with evidence beside it.
+
+    Args:
+        trace, activity: what was read, and what ran.
+        work: as `measure` returns it.
+        steps: `Steps.table`.
+        activity_step: the step of every row, MISSING where it belongs to none.
+        beside: what other files hold, see `capture.evidence_of`.
+        windows: of each layer of the model its window, None without one; empty where the model is not known.
+        hidden: its hidden size, None where unknown.
+
+    Returns:
+        The table, and which files were used, and which do not fit.
+    """
+    wanted = _wanted(activity, work, activity_step)
+    if not len(wanted):
+        return work, ()
+    own = evidence_of_steps(trace, activity, work, steps, activity_step)
+    known = [reference for evidence in (own, *beside) for reference in references(evidence)]
+    if not known:
+        return work, ()
+    by_step = steps.set_index("step")
+    size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
+    found: dict[int, _Matched] = {}
+    refused: dict[str, str] = {}
+    for alike in sequences(trace, activity.table, work, activity_step, wanted):
+        replayed = np.flatnonzero(activity.table["op"].to_numpy()[alike.rows[0]] < 0)
+        rows = alike.rows[:, replayed]
+        kernel = trace.kernels.iloc[activity.table["kernel"].to_numpy(np.int64)[rows[0]]]
+        names = [trace.text(code) for code in kernel["name"].tolist()]
+        grids = kernel[list(GRID_AXES)].to_numpy(np.int64)
+        tokens = size.reindex(alike.steps).to_numpy(np.float64)
+        for count in np.unique(tokens).tolist():  # NaN comes once
+            same = np.isnan(tokens) if np.isnan(count) else tokens == count
+            place, aligned = _best(names, grids, count, known, hidden, refused)
+            if aligned is not None:
+                matched = found.setdefault(place, _Matched())
+                matched.steps.append(alike.steps[same])
+                matched.rows.append(rows[same])
+                matched.position.append(aligned.position)
+    answer, unknown = Answer(), unworked(work)
+    for place, matched in found.items():
+        _take(known[place], matched, unknown, answer)
+        _take_attention(known[place], matched, unknown, steps, windows, answer)
+    return with_work(work, answer, SOURCE), _notes(found, known, refused, beside)
+
+
+def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -> Ints:
+    """Steps with several kernels that have neither an op nor work."""
+    table = activity.table
+    bare = (table["kind"].to_numpy() == KERNEL) & (table["op"].to_numpy() < 0) & unworked(work) & (activity_step >= 0)
+    if activity.on_cpu or not bare.any():
+        return np.empty(0, np.int64)
+    numbers, count = np.unique(activity_step[bare], return_counts=True)
+    return numbers[count >= _FEWEST].astype(np.int64)
+
+
+def _best(
+    names: Sequence[str],
+    grids: Ints,
+    tokens: float,
+    known: Sequence[Reference],
+    hidden: int | None,
+    refused: dict[str, str],
+) -> tuple[int, Alignment | None]:
+    """The reference that covers most of a sequence, and how; (MISSING, None) where none does.
+
+    Adds to `refused` why a file's references do not fit.
+    """
+    best: tuple[int, Alignment | None] = (MISSING, None)
+    fits = fitting(known, tokens)
+    for place, reference in enumerate(known):
+        if not any(reference is one for one in fits):
+            refused.setdefault(reference.evidence.file, f"it has no graph for {tokens:g} tokens")
+            continue
+        if not _of_size(reference, hidden):
+            refused[reference.evidence.file] = f"it is of a model whose hidden size is not {hidden}"
+            continue
+        found = align(names, grids, reference)
+        if isinstance(found, Refused):
+            refused[reference.evidence.file] = found.why
+        elif best[1] is None or found.covered > best[1].covered:
+            best = place, found
+    return best
+
+
+def _of_size(reference: Reference, hidden: int | None) -> bool:
+    """Whether products of a reference take or give vectors of the model's hidden size, as two or more of a layer do."""
+    products = [one for one in reference.works if one is not None and one.n is not None and one.k is not None]
+    return hidden is None or not products or any(hidden in (one.n, one.k) for one in products)
+
+
+def _take(reference: Reference, matched: _Matched, unknown: Bools, answer: Answer) -> None:
+    """Add the works of a reference for the rows that have none."""
+    distinct: dict[OpWork, int] = {}
+    index = np.full(len(reference.works) + 1, MISSING, np.int64)
+    for place, one in enumerate(reference.works):
+        if one is not None and one.category != "attention":
+            index[place] = len(answer.works) + distinct.setdefault(one, len(distinct))
+    answer.works.extend(distinct)
+    for rows, position in zip(matched.rows, matched.position, strict=True):
+        done = np.broadcast_to(index[position], rows.shape)
+        take = unknown[rows] & (done >= 0)
+        answer.rows.append(rows[take])
+        answer.done.append(done[take])
+
+
+def _take_attention(
+    reference: Reference, matched: _Matched, unknown: Bools, steps: pd.DataFrame, windows: Sequence[int | None],
+    answer: Answer,
+) -> None:  # fmt: skip
+    """Add the work of attention: the ops of the reference, as if they had run in each of the matched steps."""
+    evidence = reference.evidence
+    own = evidence.work.iloc[reference.rows]
+    attends = (own["category"] == "attention").to_numpy() & ~own["role"].isin(HELPER_ROLES).to_numpy()
+    places = np.flatnonzero(attends & (evidence.activity.table["op"].to_numpy()[reference.rows] >= 0))
+    if not len(places):
+        return
+    asked = np.concatenate([
+        np.where(at >= 0, lines[:, at], MISSING)
+        for lines, position in zip(matched.rows, matched.position, strict=True)
+        for at in (_columns_of(position, places),)
+    ]).ravel()  # fmt: skip
+    filled = _as_if(evidence, reference.rows[places], np.concatenate(matched.steps), steps, windows)
+    take = (asked >= 0) & filled["bytes"].notna().to_numpy()
+    take[take] = unknown[asked[take]]
+    figures = filled[take]
+    distinct, of = np.unique(figures[[*FLOATS, "estimated", *_SIZES]].fillna(-1.0).to_numpy(float), axis=0,
+                             return_index=True, return_inverse=True)[1:]  # fmt: skip
+    answer.rows.append(asked[take])
+    answer.done.append(of.ravel().astype(np.int64) + len(answer.works))
+    answer.works.extend(one for one in works_of(figures.iloc[distinct], same_context=True) if one is not None)
+
+
+def _columns_of(position: Ints, places: Ints) -> Ints:
+    """Where some places of a reference stand in a line, MISSING where they do not."""
+    size = int(max(places.max(), position.max())) + 1
+    column = np.full(size, MISSING, np.int64)
+    has = np.flatnonzero(position >= 0)
+    column[position[has]] = has
+    found: Ints = column[places]
+    return found
+
+
+def _as_if(
+    evidence: Evidence, rows: Ints, numbers: Ints, steps: pd.DataFrame, windows: Sequence[int | None]
+) -> pd.DataFrame:
+    """The work of some attention rows as if they had run in other steps: a row per step and attention row, in order."""
+    table, trace = evidence.activity.table, evidence.trace
+    many = np.tile(rows, len(numbers))
+    op = table["op"].to_numpy(np.int64)[many]
+    told = trace.ops.drop_duplicates(["name", "dims", "types"])  # what the cache is stored in
+    ops = pd.concat([trace.ops.iloc[op], told], ignore_index=True)
+    run = table.iloc[many].reset_index(drop=True).assign(op=np.arange(len(many)))
+    blank = evidence.work.iloc[many].reset_index(drop=True).assign(**dict.fromkeys(FLOATS, np.nan))
+    step = np.repeat(numbers, len(rows))
+    return works.fill_attention(replace(trace, ops=ops), Activity(run, on_cpu=False), blank, steps, step, windows)
+
+
+def _notes(
+    found: Mapping[int, _Matched], known: Sequence[Reference], refused: Mapping[str, str], beside: Sequence[Evidence]
+) -> tuple[Note, ...]:
+    """Which of the files beside the trace were used, and why others were not."""
+    used = {known[place].evidence.file for place in found}
+    out = []
+    for evidence in beside:
+        if evidence.file in used:
+            steps = sum(len(m.steps) for place, m in found.items() if known[place].evidence is evidence)
+            out.append(Note("capture_used", "info", steps, evidence.file))
+        elif evidence.given and evidence.file in refused:
+            out.append(Note("capture_not_aligned", "warning", 1, f"{evidence.file}: {refused[evidence.file]}"))
+    return tuple(out)
