@@ -7,6 +7,7 @@ did together. See docs/adr/0014-ranks.md.
 from __future__ import annotations
 
 from traceanalyzer.analysis.ranks.bubbles import Bubble
+from traceanalyzer.analysis.ranks.calls import Calls
 from traceanalyzer.analysis.ranks.compare import GroupSteps, Ranks, RankShare, Straggler, compare, notes
 from traceanalyzer.analysis.ranks.given import of_one_run
 from traceanalyzer.analysis.ranks.groups import Group, Member
@@ -14,6 +15,7 @@ from traceanalyzer.analysis.ranks.steps import RankStep
 
 __all__ = [
     "Bubble",
+    "Calls",
     "Group",
     "GroupSteps",
     "Member",

@@ -12,6 +12,7 @@ aligned, unless both ranks have as many calls. Clocks that drift apart during th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Match:
     offset_ns: int
     spread_ns: int
     partner: Ints
-    by: str
+    by: Literal["host", "collectives"]
 
 
 def match(first: Calls, second: Calls, same_host: bool, by_order: bool = True) -> Match | None:
@@ -76,7 +77,9 @@ def _ends(calls: Calls) -> Ints:
     return ends
 
 
-def _refined(first: Calls, second: Calls, offset: int, tolerance: int, by: str) -> Match | None:
+def _refined(
+    first: Calls, second: Calls, offset: int, tolerance: int, by: Literal["host", "collectives"]
+) -> Match | None:
     """The match of the ends that lie within a tolerance at an offset, which the differences that are left correct."""
     close = _nearest(first, second, offset, tolerance)
     left = _left(first, second, close, offset)

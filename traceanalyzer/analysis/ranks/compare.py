@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -29,6 +30,9 @@ CLEAR_PART = 0.6
 """And so much of all delays in its group are its own."""
 _CAUSE = 0.5
 """Time that a straggler has more of than the others, as a part of its delay, from which on that is the cause."""
+
+
+Cause = Literal["compute", "idle"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Straggler:
     delay_share: float
     steps: int
     of_steps: int
-    cause: str | None
+    cause: Cause | None
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,7 @@ def _straggler(shares: Sequence[RankShare], found: Sequence[GroupSteps]) -> Stra
     return None
 
 
-def _cause(slow: RankShare, others: Sequence[RankShare], delay_ns: float) -> str | None:
+def _cause(slow: RankShare, others: Sequence[RankShare], delay_ns: float) -> Cause | None:
     """What the straggler has more of than the others."""
     compute = slow.range_compute_ns - float(np.median([one.range_compute_ns for one in others]))
     idle = slow.range_idle_ns - float(np.median([one.range_idle_ns for one in others]))

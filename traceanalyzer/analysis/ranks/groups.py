@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from traceanalyzer.analysis.intervals import Ints
 from traceanalyzer.analysis.ranks import clock
 from traceanalyzer.analysis.ranks.calls import Calls
 from traceanalyzer.trace.tables import MISSING
+
+Told = Literal["reference", "host", "collectives"]
+"""What a rank's offset comes from: it is the first one, the host's clock, the ends of collectives."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Member:
     calls: Calls
     partner: Ints
     offset_ns: int | None
-    by: str | None
+    by: Told | None
     spread_ns: int | None = None
 
 
