@@ -11,7 +11,7 @@ from traceanalyzer import __version__
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
-from traceanalyzer.report import closeups, figures, findings, holistic, recorded, strings, tables
+from traceanalyzer.report import closeups, compared, figures, findings, holistic, recorded, strings, tables
 from traceanalyzer.report import document as doc
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
@@ -60,6 +60,7 @@ def build(analysis: Analysis) -> doc.Report:
         recording=recorded.recording(analysis),
         redaction=recorded.redaction(analysis),
         hta=holistic.section(analysis),
+        ranks=compared.section(analysis),
         closeups=closeups.sections(analysis),
         unknown_work=tables.unknown_rows(analysis.main),
     )

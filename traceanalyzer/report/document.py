@@ -16,6 +16,15 @@ from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Red
 from traceanalyzer.report.closeup import CloseUp, CloseUpGaps, CloseUpRow
 from traceanalyzer.report.hta import HTA, HTALaunches, HTAStream, HTATime
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
+from traceanalyzer.report.ranks import (
+    PipelineBubble,
+    RankAlignment,
+    RankImbalance,
+    RankRow,
+    Ranks,
+    RankStep,
+    Straggler,
+)
 from traceanalyzer.report.sections import (
     Bound,
     Cost,
@@ -76,9 +85,15 @@ __all__ = [
     "Percentiles",
     "Phase",
     "PhaseName",
+    "PipelineBubble",
     "PrefillIdeal",
     "Profiling",
     "QualityNote",
+    "RankAlignment",
+    "RankImbalance",
+    "RankRow",
+    "RankStep",
+    "Ranks",
     "RecordedWindow",
     "Recording",
     "Redaction",
@@ -90,6 +105,7 @@ __all__ = [
     "Span",
     "Step",
     "StepLog",
+    "Straggler",
     "Tool",
     "TraceInfo",
     "UnknownWork",
@@ -135,6 +151,7 @@ class Report(Section):
     recording: Recording | None = None
     redaction: Redaction | None = None
     hta: HTA | None = None
+    ranks: Ranks | None = None
     closeups: list[CloseUp] = Field(default_factory=list)
     unknown_work: list[UnknownWork] = Field(default_factory=list)
 

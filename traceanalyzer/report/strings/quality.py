@@ -118,8 +118,8 @@ QUALITY: Mapping[str, str] = {
     "front_end_left_out": "{count} trace{s} without a rank and without any work of a GPU {were} left out: {detail}. "
     "Servers write one of their front end.",
     "ranks_from_names": "No trace says which rank it is, so their names do.",
-    "ranks_not_aligned": "The clock{s} of {count} rank{s} ({detail}) cannot be brought together with the others': too "
-    "few collectives match, or they end too far apart. What {are} compared is durations, not moments.",
+    "ranks_not_aligned": "The clock{s} of {count} rank{s} ({detail}) cannot be aligned with the first one's: too few "
+    "collectives match, or they end too far apart. Who waits for whom is not known there.",
     "no_device_activity": "Nothing that ran on the GPU survived in this file: there are no times to analyse.",
     "stacks_slow_the_host": "Python stacks were recorded, which slows the host: idle time and step times are longer "
     "than without the profiler.",
