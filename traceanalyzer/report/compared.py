@@ -82,7 +82,7 @@ def _step(place: int, group: compared.GroupSteps, step: compared.RankStep) -> do
     return doc.RankStep(
         index=step.labels[0],
         group=place,
-        phase=step.phase,  # type: ignore[arg-type]
+        phase=step.phase,
         start_us=(step.start_ns - members[0].calls.line.start_ns) / 1e3,
         duration_us=step.duration_ns / 1e3,
         waiting_us=step.waiting_ns / 1e3,
