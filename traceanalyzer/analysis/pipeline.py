@@ -26,6 +26,7 @@ from traceanalyzer.analysis import (
     forecast,
     held,
     hta,
+    idle,
     kernels,
     ledger,
     limits,
@@ -146,6 +147,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
         notes.extend((*trace.quality, *facts.notes, *told))
     main = max(analysed, key=lambda device: device.timeline.span_ns)
     notes.extend(quality.contradictions([(device.timeline, device.ledger) for device in analysed]))
+    notes.extend(idle.notes([(device.timeline, device.ledger.idle) for device in analysed]))
     notes.extend(beside.notes([device.timeline for device in analysed]))
     notes.extend(quality.windows([device.timeline for device in analysed]))
     compared = ranks.compare([device.timeline for device in analysed])

@@ -11,7 +11,7 @@ from traceanalyzer import __version__
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.model import Finding
-from traceanalyzer.report import closeups, compared, figures, findings, holistic, recorded, strings, tables
+from traceanalyzer.report import closeups, compared, figures, findings, holistic, recorded, strings, tables, waiting
 from traceanalyzer.report import document as doc
 from traceanalyzer.report.described import described
 from traceanalyzer.report.values import capped, us
@@ -60,6 +60,8 @@ def build(analysis: Analysis) -> doc.Report:
         recording=recorded.recording(analysis),
         redaction=recorded.redaction(analysis),
         hta=holistic.section(analysis),
+        idle_causes=[row for device in main_first for row in waiting.idle_causes(device)],
+        launches=waiting.launches(analysis),
         ranks=compared.section(analysis),
         closeups=closeups.sections(analysis),
         unknown_work=tables.unknown_rows(analysis.main),
@@ -73,6 +75,7 @@ def _options(analysis: Analysis) -> doc.Options:
     return doc.Options(
         gpu=options.gpu,
         model=capped(options.model.label) if options.model else None,
+        captures=[capped(trace.source.name) for trace in options.captures],
         price_per_gpu_hour=price.per_gpu_hour if price else None,
         currency=price.currency if price else None,
         peaks_tflops=dict(sorted(options.peaks_tflops.items())),

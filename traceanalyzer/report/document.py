@@ -15,6 +15,7 @@ from pydantic import Field
 from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Redaction, StepLog
 from traceanalyzer.report.closeup import CloseUp, CloseUpGaps, CloseUpRow
 from traceanalyzer.report.hta import HTA, HTALaunches, HTAStream, HTATime
+from traceanalyzer.report.idle import HostRead, IdleCause, Launches
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.ranks import (
     PipelineBubble,
@@ -76,8 +77,11 @@ __all__ = [
     "HTALaunches",
     "HTAStream",
     "HTATime",
+    "HostRead",
+    "IdleCause",
     "Kernel",
     "KernelBound",
+    "Launches",
     "LedgerRow",
     "Memory",
     "ModelInfo",
@@ -151,6 +155,8 @@ class Report(Section):
     recording: Recording | None = None
     redaction: Redaction | None = None
     hta: HTA | None = None
+    idle_causes: list[IdleCause] = Field(default_factory=list)
+    launches: list[Launches] = Field(default_factory=list)
     ranks: Ranks | None = None
     closeups: list[CloseUp] = Field(default_factory=list)
     unknown_work: list[UnknownWork] = Field(default_factory=list)

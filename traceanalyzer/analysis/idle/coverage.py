@@ -14,7 +14,7 @@ from traceanalyzer.analysis.idle.divide import Divided
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import MISSING, Note
 
-UNKNOWN_MATTERS = 0.05
+UNKNOWN_MATTERS = 0.01
 """Share of the recorded time in gaps whose launch is not known from which that is said."""
 SKEW_NS = 1_000
 """A kernel that starts so long before its launch call began was timed by another clock."""
