@@ -60,6 +60,12 @@ _Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME|config.json", help="The model that ran: a public one, or its config file."),
 ]
+_Captures = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture", metavar="FILE", help="Graph capture or eager trace of this model, for shapes; repeatable."
+    ),
+]
 _Peaks = Annotated[
     list[str] | None,
     typer.Option("--peak-tflops", metavar="DTYPE=N", help="Dense peak in TFLOP/s, as bf16=312; repeatable."),
@@ -82,10 +88,11 @@ class _Settings:
     peaks_tflops: dict[str, float]
     bandwidth_gbs: float | None
     price: tuple[float, str] | None
+    captures: tuple[str, ...]
 
     @property
     def given(self) -> bool:
-        return bool(self.gpu or self.model or self.peaks_tflops or self.bandwidth_gbs or self.price)
+        return bool(self.gpu or self.model or self.peaks_tflops or self.bandwidth_gbs or self.price or self.captures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ def report(
     markdown: _Markdown = None,
     gpu: _GpuId = None,
     model: _Model = None,
+    capture: _Captures = None,
     peak_tflops: _Peaks = None,
     bandwidth_gbs: _Bandwidth = None,
     price: _Price = None,
@@ -125,6 +133,7 @@ def report(
         peaks_tflops=values.peaks(peak_tflops or ()),
         bandwidth_gbs=None if bandwidth_gbs is None else values.positive("--bandwidth-gbs", bandwidth_gbs),
         price=None if price is None else values.price(price),
+        captures=_captures(paths, capture or ()),
     )
     outputs = _outputs(paths, output, document, markdown, force, open_page, quiet)
     with Progress(quiet) as progress:
@@ -158,6 +167,18 @@ def _known_model(model: str | None) -> GivenModel | None:
     from traceanalyzer.catalog.hf_config import given
 
     return given(model)
+
+
+def _captures(paths: Sequence[str], captures: Sequence[str]) -> tuple[str, ...]:
+    """The captures, checked before a long trace is read."""
+    for capture in captures:
+        if "\0" in capture or not capture or capture == STDOUT:
+            raise InputError("--capture needs the name of a trace file")
+        if Path(capture).is_dir():
+            raise InputError("--capture needs a trace file, not a folder", "repeat the option for several files")
+        if any(Path(path).is_file() and Path(capture).is_file() and Path(path).samefile(capture) for path in paths):
+            raise InputError("a capture cannot be the trace it is to explain", "give the trace that was replayed")
+    return tuple(captures)
 
 
 def _outputs(
@@ -250,10 +271,15 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     if _is_page(paths):
         return _read_page(paths, settings)
     progress.show("loading")
-    from traceanalyzer import AnalysisOptions, Price, analyze, read_traces
+    from traceanalyzer import AnalysisOptions, Price, analyze, read_trace, read_traces
+    from traceanalyzer.trace.captures import captures_beside
 
     progress.show(f"reading {paths[0]}" if len(paths) == 1 else f"reading {len(paths)} paths")
     traces = read_traces(paths)
+    captures = []
+    for path in settings.captures:
+        progress.show(f"reading {path}")
+        captures.append(read_trace(path))
     progress.show("analysing")
     options = AnalysisOptions(
         gpu=settings.gpu,
@@ -261,6 +287,8 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
         peaks_tflops=settings.peaks_tflops,
         bandwidth_gbs=settings.bandwidth_gbs,
         price=None if settings.price is None else Price(*settings.price),
+        captures=tuple(captures),
+        captures_beside=() if captures else captures_beside(paths, traces),
     )
     return analyze(traces, options)
 

@@ -35,6 +35,7 @@ class Options(Section):
 
     gpu: str | None = None
     model: str | None = None
+    captures: list[str] = []
     price_per_gpu_hour: float | None = None
     currency: str | None = None
     peaks_tflops: dict[str, float] = {}

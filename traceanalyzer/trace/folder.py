@@ -53,11 +53,11 @@ def traces_in(folder: Path) -> list[Path]:
     except OSError as error:
         name = printable(folder.resolve().name)
         raise InputError(f"the folder {name} cannot be read: {error.strerror}", "check its permissions") from error
-    return [entry for entry in entries if entry.name.endswith(_SUFFIXES) and entry.is_file() and _is_trace(entry)]
+    return [entry for entry in entries if entry.name.endswith(_SUFFIXES) and entry.is_file() and is_trace(entry)]
 
 
-def _is_trace(path: Path) -> bool:
-    """Whether the file begins like a trace. An unreadable file counts, so that reading it says why."""
+def is_trace(path: Path) -> bool:
+    """Whether a file begins like a trace. An unreadable file counts, so that reading it says why."""
     try:
         source = SourceStream(path, notes.NoteBook())
     except TraceAnalyzerError as error:

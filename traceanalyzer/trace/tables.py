@@ -11,8 +11,8 @@ Tables and their columns (dtype int64 unless said otherwise):
                  external_id, graph_id, graph_node_id, grid_x grid_y grid_z block_x block_y block_z (i32),
                  occupancy f32 (percent, as recorded), blocks_per_sm f32, bytes (memcpy, memset), context
                  sorted by (device, start_ns, row in the file)
-    launches     name i32, thread i32, start_ns, duration_ns, correlation, external_id, launched i32 (the kernel's name),
-                 grid i32, block i32 (codes of their JSON text; all three on ROCm only, else MISSING)
+    launches     name i32, thread i32, start_ns, duration_ns, correlation, external_id,
+                 launched i32 (the kernel's name), grid i32, block i32 (codes of JSON text); these on ROCm only
                  runtime and driver calls, sorted by start_ns
     ops          name i32, thread i32, start_ns, duration_ns, external_id, dims i32, types i32, concrete i32,
                  strides i32 (codes of the raw JSON text, MISSING without record_shapes), parent i32 (row of the

@@ -71,6 +71,9 @@ QUALITY: Mapping[str, str] = {
     "take the kernels' times from here, and rates from the step log.",
     "replay_refused": "The kernels of {count} step{s} do not stand in the order of the known model ({detail}): their "
     "work is not taken from it.",
+    "capture_used": "The work of replayed kernels in {count} step{s} is taken from {detail}, whose kernels run in the "
+    "same order.",
+    "capture_not_aligned": "A capture does not fit the replayed steps, so nothing is taken from it: {detail}.",
     # what contradicts the description of the model
     "given_model_contradicted": "The model that was given does not fit ({detail}): figures that depend on this are "
     "not taken from it.",
