@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
-from traceanalyzer.analysis.steps import judge, run, tokens
+from traceanalyzer.analysis.steps import counted, judge, run, tokens
 from traceanalyzer.analysis.steps import plan as plans
 from traceanalyzer.analysis.steps.inputs import model_inputs
 from traceanalyzer.analysis.steps.join import LabelTable, labelled_steps, read_labels
@@ -85,10 +85,12 @@ def _captured(trace: Trace, activity: Activity, labels: LabelTable, notes: list[
 def _judged(known: Measured, notes: list[Note]) -> Steps:
     """Decide, and put the table together."""
     kept, complete = are_steps(known), are_complete(known)
-    verdicts, parents = judge.with_drafts(known, judge.verdicts(known), complete)
+    judged, followed = judge.with_mixed(known, judge.verdicts(known))
+    verdicts, parents = judge.with_drafts(known, judged, complete)
     placed = known.plan.activity
     group = np.where((placed >= 0) & kept[placed], placed, MISSING) if len(kept) else placed
-    table, step = build_table(known.activity, group, verdicts, judge.counts(known, verdicts), parents, complete)
+    counts = counted.counts(known, verdicts, followed)
+    table, step = build_table(known.activity, group, verdicts, counts, parents, complete)
     phases = [verdict.phase for verdict in verdicts]
     graph = None if known.activity.on_cpu else _graph_mode(known, table, step.astype(np.int64))
     return Steps(table, step, _run_facts(known, phases, kept, complete, graph, notes))

@@ -10,6 +10,8 @@
                 queries per block, rounded down, plus sequences (triton_unified_attention.py); the queries per block are
                 16 or less, a power of two, and the same in the whole trace. The rejection sampler: one block each.
     longest     flash-attention's blocks of 64 or 128 queries bound the longest query from both sides.
+    whole       PyTorch's own flash attention with a causal mask and unsplit keys runs only over as many keys as queries
+                (aten/src/ATen/native/transformers/cuda/attention.cu aligns its mask to the first key).
     logits      rows gathered before the lm_head, and rows of the softmax and of FlashInfer's samplers after it.
 
 What could be wrong with it: persistent kernels (cuBLAS on Hopper, flash-attention 3, TensorRT-LLM) launch one block per
@@ -40,6 +42,7 @@ _TOKENS = (
 _PADDED = 2
 """The rule above whose kernels run over the padded batch."""
 _FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<.*?_traits<\s*\d+\s*,\s*(\d+)\s*,.*?>\s*,\s*([\w,\s]*?)>", re.ASCII)
+_CAUSAL = re.compile(r"pytorch_flash::flash_fwd_kernel<.*>\s*,\s*(?:true|false)\s*,\s*true\s*,", re.ASCII)
 _FA2_SPLIT = 6
 """Place of Split among the flags after the traits of flash_fwd_splitkv_kernel."""
 _PAGED = re.compile(r"vllm::paged_attention_v[12]_kernel")
@@ -58,7 +61,7 @@ class Grids:
     """By group, MISSING where the grids do not tell.
 
     tokens, padded (tokens of the padded batch), sequences, logits; the longest query of any sequence is more than
-    `above` and at most `below`.
+    `above` and at most `below`; `whole`: all its flash attention reads whole prompts.
     """
 
     tokens: Ints
@@ -67,6 +70,7 @@ class Grids:
     logits: Ints
     above: Ints
     below: Ints
+    whole: Bools
 
 
 def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
@@ -105,6 +109,7 @@ def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
         logits=_usual(ends, "grid_x", groups),
         above=above,
         below=below,
+        whole=_whole(frame, texts, groups),
     )
 
 
@@ -160,6 +165,16 @@ def _flash(frame: pd.DataFrame, texts: dict[int, str], groups: int) -> tuple[Int
     sequences = _usual(whole, "grid_y", groups)
     sequences[unequal.index[unequal > 1].to_numpy(np.int64)] = MISSING
     return above, below, sequences
+
+
+def _whole(frame: pd.DataFrame, texts: dict[int, str], groups: int) -> Bools:
+    """Groups whose flash attention is all over whole prompts."""
+    flash = {code: bool(_CAUSAL.search(text)) for code, text in texts.items() if _FA2.search(text)}
+    calls = frame[frame["name"].isin(list(flash))]
+    every = calls["name"].map(flash).astype(bool).groupby(calls["group"].to_numpy()).all()
+    out = np.zeros(groups, np.bool_)
+    out[every.index.to_numpy(np.int64)] = every.to_numpy(np.bool_)
+    return out
 
 
 def _flash_kind(name: str) -> tuple[int, bool] | None:

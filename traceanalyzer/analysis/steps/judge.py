@@ -1,4 +1,4 @@
-"""Judges the measured steps of a trace one by one: the phase of each, and what of it is counted.
+"""Judges the measured steps of a trace one by one: the phase of each.
 
 What could be wrong with it: a draft model is told by its few layers, so one of more than a quarter of the target's
 layers passes for a target pass.
@@ -7,21 +7,23 @@ layers passes for a target pass.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isnan, nan
+from math import nan
 
 import numpy as np
-import numpy.typing as npt
 
+from traceanalyzer.analysis.steps.follow import Followed, Sequence, follow
 from traceanalyzer.analysis.steps.hints import contrasts, step_hints
 from traceanalyzer.analysis.steps.labels import is_ours
 from traceanalyzer.analysis.steps.measured import Measured, encoders, whole_graphs, words
-from traceanalyzer.analysis.steps.model import FACTS, NOT_EXECUTED, Bools
+from traceanalyzer.analysis.steps.model import NOT_EXECUTED, Bools, Ints
 from traceanalyzer.analysis.steps.phase import StepView, Verdict, decide
 from traceanalyzer.trace.collector import is_collected
 from traceanalyzer.trace.tables import MISSING
 
 _DRAFT_SHARE = 0.25
 """A labelled pass with at most this share of the usual layers is a draft model's."""
+_FOLLOWED = 0.8
+"""How sure a phase is that only the number of sequences from step to step tells."""
 
 
 def verdicts(known: Measured) -> list[Verdict]:
@@ -38,7 +40,8 @@ def verdicts(known: Measured) -> list[Verdict]:
             q=int(facts["q"][i]), k=int(facts["k"][i]), batch=int(facts["batch"][i]),
             ids_batch=int(known.ids["batch"][i]), ids_length=int(known.ids["length"][i]),
             grid_tokens=int(grids.tokens[i]), grid_sequences=int(grids.sequences[i]), grid_above=int(grids.above[i]),
-            grid_logits=int(grids.logits[i]), hint=hints[i][0], hint_strength=hints[i][1], contrast=float(contrast[i]), whole_graph=bool(whole[i]),
+            grid_logits=int(grids.logits[i]), hint=hints[i][0], hint_strength=hints[i][1],
+            contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
             encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
         )  # fmt: skip
@@ -59,6 +62,49 @@ def _fragment(known: Measured, group: int) -> str:
     return "fragment: no layer GEMM"
 
 
+def with_mixed(known: Measured, judged: list[Verdict]) -> tuple[list[Verdict], Followed]:
+    """The verdicts with mixed steps among them, and contexts, as following the sequences tells them."""
+    groups, out = known.plan.groups, list(judged)
+    mixed, decoding = np.zeros(groups, np.bool_), np.full(groups, MISSING, np.int64)
+    context = np.full(groups, nan)
+    if known.plan.how != "annotation":
+        tokens = _first_known(known.ids["tokens"], known.facts["tokens"], known.facts["written"], known.grids.tokens)
+        for lane in np.unique(known.lane).tolist():
+            order = known.neighbours[known.lane[known.neighbours] == lane]
+            order = order[[judged[i].phase not in ("draft", "encoder", *NOT_EXECUTED) for i in order.tolist()]]
+            found = follow(_in_order(known, judged, tokens, order))
+            mixed[order], decoding[order], context[order] = found.mixed, found.decoding, found.context
+    for i in np.flatnonzero(mixed).tolist():
+        if out[i].phase == "prefill":
+            reason = "sequences that decode ride along, by their number before and after"
+            out[i] = Verdict("mixed", min(out[i].confidence, _FOLLOWED), (reason, *out[i].evidence))
+    return out, Followed(mixed, decoding, context)
+
+
+def _in_order(known: Measured, judged: list[Verdict], tokens: Ints, order: Ints) -> Sequence:
+    phase = np.array([judged[i].phase for i in order.tolist()], object)
+    decodes = phase == "decode"
+    sequences = np.where(
+        decodes & (known.grids.sequences[order] == MISSING), tokens[order], known.grids.sequences[order]
+    )
+    return Sequence(
+        reads=(phase == "prefill") | (phase == "mixed"),
+        decodes=decodes,
+        tokens=tokens[order],
+        sequences=sequences,
+        whole=known.grids.whole[order],
+        attention_ns=known.facts["attention_ns"][order],
+    )
+
+
+def _first_known(*columns: Ints) -> Ints:
+    """Per group the first that is known."""
+    out = columns[0].copy()
+    for other in columns[1:]:
+        out = np.where(out > 0, out, other)
+    return np.where(out > 0, out, MISSING)
+
+
 def with_drafts(known: Measured, judged: list[Verdict], complete: Bools) -> tuple[list[Verdict], tuple[int, ...]]:
     """The verdicts with draft passes among them, and the group that each draft pass is for.
 
@@ -75,47 +121,3 @@ def with_drafts(known: Measured, judged: list[Verdict], complete: Bools) -> tupl
         elif out[i].phase == "draft" and parents[i] == MISSING:
             parents[i] = previous
     return out, tuple(parents)
-
-
-def counts(known: Measured, judged: list[Verdict]) -> dict[str, npt.NDArray[np.float64]]:
-    """The columns of `FACTS` by group: what the label says, else what shapes say, else NaN."""
-    out = {name: np.full(known.plan.groups, nan) for name in FACTS}
-    for i, verdict in enumerate(judged):
-        counted = _counted(known, i, verdict.phase)
-        label = known.plan.labels[i]
-        for name in FACTS:
-            stated = getattr(label, name) if label is not None else nan
-            out[name][i] = counted.get(name, nan) if isnan(stated) else stated
-        ran, useful = float(known.facts["tokens"][i]), out["tokens"][i]
-        if isnan(out["padded_tokens"][i]) and label is not None and useful <= ran <= max(2 * useful, 8):
-            out["padded_tokens"][i] = ran - useful
-    return out
-
-
-def _counted(known: Measured, group: int, phase: str) -> dict[str, float]:
-    """Counts of one step from its shapes: what no label says. Absent keys are unknown."""
-    ran, written, q, logits = (int(known.facts[name][group]) for name in ("tokens", "written", "q", "logits"))
-    ids, ids_batch = int(known.ids["tokens"][group]), int(known.ids["batch"][group])
-    context = int(known.order.context[group])
-    total = next((n for n in (ids, ran, written) if n > 0), MISSING)
-    out: dict[str, float] = {}
-    if total > 0:
-        out["tokens"] = float(total)
-    batch = max(ids_batch, int(known.facts["batch"][group]))
-    sequences = batch if batch > 0 and (ids_batch > 0 or batch * q == total) else MISSING
-    if sequences == MISSING and phase == "prefill" and 0 < logits < total:
-        sequences = logits
-    if sequences == MISSING and (total == 1 or (phase == "decode" and q in (1, MISSING))):
-        sequences = total
-    if sequences > 0:
-        out["sequences"] = float(sequences)
-        if context > 0 and sequences * q == total:
-            out["context_sum"] = float(sequences * context)
-            out["query_context_sum"] = float(total) * context
-    if phase in ("prefill", "decode"):
-        other = "decode" if phase == "prefill" else "prefill"
-        for kind in ("tokens", "sequences"):
-            if kind in out:
-                out[f"{phase}_{kind}"] = out[kind]
-                out[f"{other}_{kind}"] = 0.0
-    return out

@@ -50,7 +50,7 @@ def _once_in_a_pass(found: Ints, attention: Ints) -> bool:
 
 
 def _with_layers(found: Ints, attention: Ints) -> Ints:
-    """The marks that attention follows before the next one: rows are looked up for the lm_head too, in the same pass."""
+    """The marks that attention follows before the next one: the lm_head looks up rows too, in the same pass."""
     before = np.searchsorted(attention, np.append(found, np.iinfo(np.int64).max), side="left")
     following: Ints = found[np.diff(before) > 0]
     return following

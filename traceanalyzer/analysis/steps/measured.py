@@ -30,9 +30,9 @@ class Measured:
     """The groups of a plan and what was measured of them; by group unless said otherwise.
 
     rows: from `tokens.step_rows`; graph: which activity rows a graph launch replayed; facts: from `tokens.facts`, q as
-    the looked-up input says it; grids: what launch grids tell; ids: tokens, batch and length of the input, MISSING where there is none; sequence: the
-    groups in order of submission; neighbours: the same, the groups of each thread and device together; order: what
-    only that order tells.
+    the looked-up input says it; grids: what launch grids tell; ids: tokens, batch and length of the input, MISSING
+    where there is none; sequence: the groups in order of submission; neighbours: the same, the groups of each thread
+    and device together, which share a lane; order: what only that order tells.
     """
 
     trace: Trace
@@ -46,6 +46,7 @@ class Measured:
     ids: dict[str, Ints]
     sequence: Ints
     neighbours: Ints
+    lane: Ints
     order: Order
 
 
@@ -57,14 +58,14 @@ def measured(
     ids = {column: _of_input(plan, inputs, column) for column in ("tokens", "batch", "length")}
     length, q = ids["length"], facts["q"]
     facts["q"] = np.where((length > 0) & (q > 0) & (q % np.maximum(length, 1) == 0), length, q)
-    sequence, neighbours = _sequences(rows, plan)
+    sequence, neighbours, lane = _sequences(rows, plan)
     back = np.argsort(neighbours, kind="stable")
     found = read_order(facts["q"][neighbours], facts["k"][neighbours])
     order = Order(
         found.context[back], found.padded[back], found.repeated[back], found.growing[back], found.recomputed[back]
     )
     launched = grids.read(trace, rows, plan.rows, plan.groups)
-    return Measured(trace, activity, labels, rows, graph, plan, facts, launched, ids, sequence, neighbours, order)
+    return Measured(trace, activity, labels, rows, graph, plan, facts, launched, ids, sequence, neighbours, lane, order)
 
 
 def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
@@ -74,8 +75,8 @@ def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
     return out
 
 
-def _sequences(rows: pd.DataFrame, plan: Plan) -> tuple[Ints, Ints]:
-    """Groups in order of submission: all together, and with those of each thread and device together.
+def _sequences(rows: pd.DataFrame, plan: Plan) -> tuple[Ints, Ints, Ints]:
+    """Groups in order of submission: all together, with those of each thread and device together, and what these are.
 
     The thread and device of a group are those of its first layer work. Threads that submit at the same time serve
     sequences of their own; threads that never do are one pool that takes the passes as they come.
@@ -95,7 +96,8 @@ def _sequences(rows: pd.DataFrame, plan: Plan) -> tuple[Ints, Ints]:
     ends = last[group][np.argsort(layer[first])]
     if not (begins[1:] < ends[:-1]).any():
         thread = np.full(plan.groups, MISSING, np.int64)
-    return sequence, np.lexsort((start, device, thread))
+    _, lane = np.unique(np.column_stack([thread, device]), axis=0, return_inverse=True)
+    return sequence, np.lexsort((start, device, thread)), lane.reshape(-1)
 
 
 def are_steps(known: Measured) -> Bools:

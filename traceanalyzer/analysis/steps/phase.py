@@ -56,8 +56,8 @@ class StepView:
     """Everything known of one step when its phase is decided. Integers are -1 where unknown.
 
     tokens: layer GEMM M; logits: lm_head M; q, k, batch: attention; ids_batch, ids_length: the looked-up ids.
-    grid_tokens, grid_sequences, grid_above, grid_logits: what launch grids count; the longest query has more tokens than
-    grid_above.
+    grid_tokens, grid_sequences, grid_above, grid_logits: what launch grids count; the longest query has more than
+    grid_above tokens.
     hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
     contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.

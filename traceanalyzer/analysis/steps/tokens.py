@@ -27,7 +27,10 @@ HEAD_WIDER = 1.2
 """How much wider than any layer's GEMM the lm_head must be where the vocabulary is not known."""
 _MIN_WEIGHT = 16
 """A GEMM dimension below this is a helper, not a linear layer."""
-_CALLS = ("attention", "kv_writes", "gemms", "convs", "layer_rows", "attention_rows", "kernels", "eager_attention")
+_CALLS = (
+    "attention", "kv_writes", "gemms", "convs", "layer_rows", "attention_rows", "kernels", "eager_attention",
+    "attention_ns",
+)  # fmt: skip
 _COLUMNS = ("m", "n", "k", "batch", "q_len", "kv_len", "heads")
 
 
@@ -37,8 +40,8 @@ def step_rows(
     """One row per executed call, in order of submission: what every later question about steps is asked of.
 
     Columns: row (in Activity.table), device, thread, time_ns, start_ns, name, category and role (categorical),
-    duration_ns, grid_x, grid_y, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU op that
-    was recorded in several pieces is one row.
+    duration_ns, grid_x, grid_y, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU
+    op that was recorded in several pieces is one row.
     """
     table = activity.table
     start = table["start_ns"].to_numpy(np.int64)
@@ -118,7 +121,7 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
     """What shapes and categories say of each group: columns of length `groups`, MISSING where unknown.
 
     tokens, logits, q, k, batch, written (tokens by a KV write's grid); calls of attention, kv_writes, gemms, convs,
-    samples (after the lm_head), kernels, layer_rows and of these attention_rows, eager_attention; and layers.
+    samples (after the lm_head), kernels, layer_rows and of these attention_rows, eager_attention; attention_ns; layers.
 
     A group on several devices is measured on each of them. Its calls add up; its tokens are not split, so the most of
     any device count. Its layers are those of one device where several run attention at a time (each holds a part of
@@ -176,6 +179,9 @@ def _facts(rows: pd.DataFrame, group: Ints, head: Bools, groups: int) -> dict[st
     out = {name: _aligned(series, groups, MISSING) for name, series in measured.items()}
     out |= {name: np.bincount(group[of & (group >= 0)], minlength=groups) for name, of in counted.items()}
     out["eager_attention"] = _aligned(attention["pairs"], groups, 0)
+    attends = (category == "attention").to_numpy() & (group >= 0)
+    spent = np.bincount(group[attends], rows["duration_ns"].to_numpy(np.float64)[attends], minlength=groups)
+    out["attention_ns"] = spent.astype(np.int64)
     out["q"] = _unfolded(out["q"], out["batch"], out["tokens"])
     return out
 
