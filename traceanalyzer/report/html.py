@@ -36,6 +36,7 @@ from traceanalyzer.report.views.beside import beside_view
 from traceanalyzer.report.views.closeup import closeup_views, whole_trace
 from traceanalyzer.report.views.findings import findings_view
 from traceanalyzer.report.views.hta import hta_view
+from traceanalyzer.report.views.idle import idle_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
 from traceanalyzer.report.views.pieces import device_name
@@ -66,6 +67,7 @@ def render(report: Report) -> str:
         findings=findings_view(report),
         phases=phase_view(report),
         ledger=ledger_view(report),
+        idle=idle_view(report),
         strip=strip_view(report),
         closeups=closeup_views(report),
         whole_trace=whole_trace(report),

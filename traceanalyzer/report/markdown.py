@@ -16,6 +16,7 @@ from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views.bars import LedgerView, ledger_view
 from traceanalyzer.report.views.findings import FindingsView, findings_view
+from traceanalyzer.report.views.idle import sentences
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.pieces import Fact, Figure
 from traceanalyzer.report.views.summary import FirstScreen, first_screen
@@ -24,6 +25,7 @@ MAX_LINES = 60
 _FOOTER = 2
 _TABLE_HEAD = 3
 _KERNELS = 5
+_CAUSES = 4
 _FINDINGS = 8
 _NOTES = 3
 _RULED_OUT = 5
@@ -56,7 +58,8 @@ def render(report: Report) -> str:
     lines += _line(" ".join(plain(part) for part in (first.floor, first.beyond, first.ideal, first.limits) if part))
     lines += [*_actions(first), *_ruled_out(first)]
     lines += _line(_joined(first.cost))
-    for table in (_findings(findings_view(report), first), _ledger(ledger_view(report))):
+    idle = _idle(report)
+    for table in (_findings(findings_view(report), first), _ledger(ledger_view(report)), idle):
         lines += table if len(lines) + len(table) + _FOOTER <= MAX_LINES else []
     lines += _kernels(report, MAX_LINES - len(lines) - _FOOTER - _TABLE_HEAD)
     made_by = text("made_by", name=plain(report.tool.name), version=plain(report.tool.version))
@@ -150,6 +153,14 @@ def _ledger(view: LedgerView | None) -> list[str]:
     head = [text("ledger.title"), *(bar.label for bar in view.bars)]
     shares = [{group.label: group.share for group in bar.groups} for bar in view.bars]
     return _table([head, *([label, *(share.get(label, fmt.DASH) for share in shares)] for label in groups)])
+
+
+def _idle(report: Report) -> list[str]:
+    """Why the device was idle: a line for each of the longest causes of the phase that they are most of."""
+    said = sentences(report, "decode") or sentences(report, "prefill")
+    if not said:
+        return []
+    return ["", f"**{text('idle.title')}**", "", *(f"- {plain(sentence)}" for sentence in said[:_CAUSES])]
 
 
 def _kernels(report: Report, room: int) -> list[str]:

@@ -12,10 +12,12 @@ import numpy as np
 
 from traceanalyzer.analysis.idle.divide import Divided
 from traceanalyzer.analysis.timeline import Timeline
-from traceanalyzer.trace.tables import MISSING, Note
+from traceanalyzer.trace.tables import MISSING, Note, Severity
 
 UNKNOWN_MATTERS = 0.01
 """Share of the recorded time in gaps whose launch is not known from which that is said."""
+MISLEADS = 0.05
+"""The share from which the causes are not to be relied on."""
 SKEW_NS = 1_000
 """A kernel that starts so long before its launch call began was timed by another clock."""
 
@@ -35,7 +37,8 @@ def notes(found: Sequence[tuple[Timeline, Divided]]) -> list[Note]:
         early += int((ahead > SKEW_NS).sum())
         most = max(most, int(ahead.max(initial=0)))
     if recorded > 0 and ns > UNKNOWN_MATTERS * recorded:
-        told.append(Note("gaps_without_launch", "warning", gaps, f"{100 * ns / recorded:.0f} %"))
+        severity: Severity = "warning" if ns > MISLEADS * recorded else "info"
+        told.append(Note("gaps_without_launch", severity, gaps, f"{100 * ns / recorded:.0f} %"))
     if early:
         told.append(Note("kernels_before_launch", "warning", early, f"{most / 1e3:.3g}"))
     return told

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from traceanalyzer.report.strings.beside import BESIDE
 from traceanalyzer.report.strings.closeup import CLOSEUP
 from traceanalyzer.report.strings.hta import HTA
+from traceanalyzer.report.strings.idle import IDLE
 from traceanalyzer.report.strings.parts import PARTS
 from traceanalyzer.report.strings.redaction import REDACTION
 from traceanalyzer.report.strings.unknown import UNKNOWN
@@ -18,6 +19,7 @@ TEXT: Mapping[str, str] = {
     "nav.findings": "Findings",
     "nav.phases": "Phases",
     "nav.ledger": "Time",
+    "nav.idle": "Idle",
     "nav.steps": "Steps",
     "nav.roofline": "Roofline",
     "nav.floor": "Floor",
@@ -133,6 +135,7 @@ TEXT: Mapping[str, str] = {
     **CLOSEUP,
     **UNKNOWN,
     **HTA,
+    **IDLE,
 }
 
 
