@@ -64,6 +64,20 @@ def test_graphs_captured_at_sizes() -> None:
         assert document["steps"][1]["padded_tokens"] == padding  # type: ignore[index]
 
 
+def test_speculative_decoding() -> None:
+    arguments = [*SMALL, "--output", "4", "--speculate", "2", "-q", "-o", "run.json", "--force"]
+    for options, draft, accepted in (
+        ([], 1, None),
+        (["--draft", "3", "--accepted", "2"], 3, 2),
+        (["--draft", "gpt2"], "gpt2", None),
+    ):
+        assert main([*arguments, *options]) == 0
+        document = truth()
+        scenario: dict[str, object] = document["scenario"]  # type: ignore[assignment]
+        assert (scenario["speculate"], scenario["draft"], scenario["accepted"]) == (2, draft, accepted)
+        assert [step["phase"] for step in document["steps"]][:4] == ["prefill", "draft", "draft", "decode"]  # type: ignore[attr-defined]
+
+
 def test_planted_causes() -> None:
     arguments = ["--plant", "sync=0.5", "--plant", "scheduler=40@2", "-q", "-o", "run.json"]
     assert main([*SMALL, *arguments]) == 0
@@ -135,6 +149,7 @@ def test_files_are_not_replaced_unasked(capsys: pytest.CaptureFixture[str]) -> N
     (["-o", "run.json", "--capture-sizes", "2,1", "--mode", "graph"], "no ascending whole numbers"),
     (["-o", "run.json", "--capture-sizes", "1", "--padded"], "both say what is captured"),
     (["-o", "run.json", "--plant", "rain=4"], "unknown cause 'rain' (choose from launch, graph-launch, sync"),
+    (["-o", "run.json", "--speculate", "2", "--draft", "lama"], "unknown model 'lama'"),
     (["-o", "run.json", "--plant", "sync"], "'sync' is no CAUSE=US"),
     (["-o", "run.json", "--plant", "rank=3"], "one rank waits for no other (use --ranks 2)"),
     (["-o", "run.json", "--weights", "int3"], "weights is 'int3' (choose from same, fp8"),

@@ -49,6 +49,9 @@ _Plant = Annotated[
     list[str] | None,
     typer.Option(metavar="CAUSE=US[@N]", help="Put in a cause of idle time at every Nth place; repeatable."),
 ]
+_Speculate = Annotated[int | None, typer.Option(metavar="K", help="A draft model guesses K tokens a step.")]
+_Draft = Annotated[str | None, typer.Option(metavar="NAME|N", help="The draft model, or N of the target's layers [1].")]
+_Accepted = Annotated[int | None, typer.Option(metavar="N", help="Guesses of each K that are right [half].")]
 _Dtype = Annotated[str | None, typer.Option(metavar="TYPE", help="Activations: bf16, fp16, fp32.")]
 _Weights = Annotated[str | None, typer.Option(metavar="TYPE", help="Weights: same, fp8, int8, int4, fp4.")]
 _Kv = Annotated[str | None, typer.Option(metavar="TYPE", help="KV cache: same, fp8.")]
@@ -87,6 +90,9 @@ def simulate(
     capture_sizes: _CaptureSizes = None,
     padded: _Padded = False,
     plant: _Plant = None,
+    speculate: _Speculate = None,
+    draft: _Draft = None,
+    accepted: _Accepted = None,
     dtype: _Dtype = None,
     weights: _Weights = None,
     kv: _Kv = None,
@@ -120,6 +126,8 @@ def simulate(
     numbers = {"batch": batch, "prompt": prompt, "output": output, "ranks": ranks, "chunk": chunk, "seed": seed}
     flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
     numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
+    numbers |= {"speculate": speculate, "accepted": accepted}
+    words["draft"] = int(draft) if draft and re.fullmatch(r"[0-9]{1,9}", draft) else draft
     given = words | numbers | {name: False for name, off in flags.items() if off}
     given |= {"capture_sizes": _sizes(capture_sizes, padded), "plants": _plants(plant or ()) or None}
     scenario = _scenario(preset, {name: value for name, value in given.items() if value is not None})

@@ -175,7 +175,8 @@ def pool(shard: Shard) -> Tensor:
 
 def pages(scenario: Scenario) -> int:
     """How many pages hold every request's whole length."""
-    return 1 + scenario.batch * math.ceil((scenario.prompt + scenario.output) / PAGE)
+    length = scenario.prompt + scenario.output + scenario.speculate
+    return 1 + scenario.batch * math.ceil(length / PAGE)
 
 
 def _varlen(shard: Shard, slices: Sequence[Slice], tokens: int, window: int | None) -> Op:

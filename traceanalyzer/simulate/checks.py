@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from traceanalyzer.catalog.gpus import Gpu
 from traceanalyzer.catalog.models import ModelConfig
 from traceanalyzer.errors import InputError
 from traceanalyzer.simulate import limits, names
 from traceanalyzer.simulate.matmul import FP4_GROUP, INT4_GROUP
 from traceanalyzer.simulate.scenario import Scenario
+from traceanalyzer.simulate.speculation import draft_model
 
 _FLASH_SINCE = 8.0
 _LATENT_ON = 9.0
@@ -31,10 +34,12 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
         raise InputError(f"no {scenario.dtype} peak of {gpu.id} on tensor cores is known", "choose another GPU")
     if scenario.attention == "flash" and (generation < _FLASH_SINCE or scenario.dtype == "fp32"):
         raise InputError(f"flash attention does not run in {scenario.dtype} on {gpu.id}", "use math attention")
-    _model(scenario, model, generation)
-    _data_types(scenario, model, gpu)
+    running = [model, *([draft_model(scenario)] if scenario.speculate else [])]
+    for one in running:
+        _model(scenario, one, generation)
+        _data_types(scenario, one, gpu)
     _combinations(scenario)
-    _memory(scenario, model, gpu)
+    _memory(scenario, running, gpu)
     return gpu, model
 
 
@@ -52,7 +57,7 @@ def _latent(scenario: Scenario, model: ModelConfig, generation: float) -> None:
 def _model(scenario: Scenario, model: ModelConfig, generation: float) -> None:
     if model.mla is not None:
         _latent(scenario, model, generation)
-    length = scenario.prompt + scenario.output
+    length = scenario.prompt + scenario.output + scenario.speculate
     if length > model.max_position:
         raise InputError(f"{length} tokens a request are too many for {model.id}", f"it takes {model.max_position}")
     ranks, kv_heads = scenario.ranks, model.kv_heads
@@ -102,8 +107,19 @@ def _combinations(scenario: Scenario) -> None:
         raise InputError("a graph replays fixed shapes", "use a static cache and flash attention")
 
 
-def _memory(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
-    """Weights and cache of one rank against the card's memory; activations are left out."""
+def _memory(scenario: Scenario, running: Sequence[ModelConfig], gpu: Gpu) -> None:
+    """Weights and caches of one rank against the card's memory; activations are left out."""
+    needed, held = sum(_needed(scenario, model) for model in running), max(gpu.memory_sizes)
+    if needed > _USABLE_MEMORY * held:
+        where = f"on each of {scenario.ranks} ranks" if scenario.ranks > 1 else "on one GPU"
+        raise InputError(
+            f"{running[0].id} needs {needed / 1e9:.0f} GB {where}, {gpu.id} has {held / 1e9:.0f} GB",
+            "use more ranks, a smaller batch or smaller weights",
+        )
+
+
+def _needed(scenario: Scenario, model: ModelConfig) -> float:
+    """Bytes of a model's weights and cache on one rank."""
     size = 4 if scenario.dtype == "fp32" else 2
     tables = (1 if model.tied_embeddings else 2) * model.vocab * model.hidden
     bits = _BITS.get(scenario.weights, 8.0 * size)
@@ -112,11 +128,4 @@ def _memory(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
     cache *= scenario.batch * (scenario.prompt + scenario.output)
     # Latents are whole on every rank, keys and values divided as far as there are key heads.
     sharers = 1 if model.mla else min(model.kv_heads, scenario.ranks)
-    needed = weights / scenario.ranks + cache / sharers
-    held = max(gpu.memory_sizes)
-    if needed > _USABLE_MEMORY * held:
-        where = f"on each of {scenario.ranks} ranks" if scenario.ranks > 1 else "on one GPU"
-        raise InputError(
-            f"{model.id} needs {needed / 1e9:.0f} GB {where}, {gpu.id} has {held / 1e9:.0f} GB",
-            "use more ranks, a smaller batch or smaller weights",
-        )
+    return weights / scenario.ranks + cache / sharers

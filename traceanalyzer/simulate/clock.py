@@ -105,7 +105,7 @@ class Clock:
         self._queued: deque[int] = deque(maxlen=QUEUE_DEPTH)
         self._correlation = 0
         self._external = 0
-        self._graphs: dict[tuple[int, int], int] = {}
+        self._graphs: dict[tuple[int, ...], int] = {}
 
     def place(self, index: int, work: Pass) -> Generator[Arrival, int, TimedPass]:
         """Place one pass after everything before it.
@@ -114,7 +114,7 @@ class Clock:
         """
         self._external += 1
         timed = TimedPass(index, work, self.now, self._external, planted=[*work.planted])
-        self._late = self._late_kernel(index, work, timed)
+        self._late = _late_kernel(work)
         yield from self._walk(work.ops, timed)
         if work.graph:
             yield from self._replay(work, timed)
@@ -128,7 +128,7 @@ class Clock:
         timed.host_end = self.now
         return timed
 
-    def _walk(self, ops: Sequence[Op], timed: TimedPass) -> Generator[Arrival, int, None]:
+    def _walk(self, ops: Sequence[Op | Launch], timed: TimedPass) -> Generator[Arrival, int, None]:
         """Everything that the ops call, depth first; without recursion, since it runs once per launch."""
         stack: list[tuple[TimedOp, Iterator[Op | Launch | HostCall]]] = []
         todo: Iterator[Op | Launch | HostCall] = iter(ops)
@@ -170,7 +170,7 @@ class Clock:
 
     def _replay(self, work: Pass, timed: TimedPass) -> Generator[Arrival, int, None]:
         # A graph is captured for one size of batch: the same size replays the same graph.
-        shape = (work.tokens + work.padded_tokens, len(work.graph))
+        shape = (work.tokens + work.padded_tokens, len(work.graph), *work.captured)
         timed.graph = self._graphs.setdefault(shape, len(self._graphs) + 1)
         cost = self._costs.graph_launch_ns + self._slow.call("graph_launch", timed.planted)
         call = self._call(GRAPH, cost, 0, timed)
@@ -190,16 +190,6 @@ class Clock:
         self._correlation += 1
         timed.calls.append(Call(call.name, start, self.now, self._correlation, external))
         timed.allocations.append((start, self.now))
-
-    def _late_kernel(self, index: int, work: Pass, timed: TimedPass) -> tuple[int, int] | None:
-        """Which of the pass's kernels and copies is late on this rank, and by how much: the one before a collective."""
-        late = self._slow.kernel(index, timed.planted)
-        if not late:
-            return None
-        for number, one in enumerate((*launched(work.ops), *work.graph, *launched(work.after))):
-            if isinstance(one, Kernel) and one.communication:
-                return number - 1, late
-        return None
 
     def _lateness(self, timed: TimedPass) -> int:
         return self._late[1] if self._late is not None and self._late[0] == len(timed.ran) else 0
@@ -231,6 +221,16 @@ class Clock:
         timed.calls.append(Call(SYNC, self.now, end, self._correlation, external))
         timed.waits.append((self.now, end))
         self.now = end
+
+
+def _late_kernel(work: Pass) -> tuple[int, int] | None:
+    """Which of a pass's kernels and copies is late, and by how much: the one before its first collective."""
+    if not work.late_ns:
+        return None
+    for number, one in enumerate((*launched(work.ops), *work.graph, *launched(work.after))):
+        if isinstance(one, Kernel) and one.communication:
+            return number - 1, work.late_ns
+    return None
 
 
 def place_together(clocks: Sequence[Clock], index: int, works: Sequence[Pass]) -> list[TimedPass]:

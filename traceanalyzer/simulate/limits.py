@@ -12,7 +12,7 @@ from traceanalyzer.catalog import gpus, models
 from traceanalyzer.catalog.gpus import Gpu
 from traceanalyzer.catalog.models import ModelConfig
 from traceanalyzer.errors import InputError
-from traceanalyzer.simulate import captured, plants
+from traceanalyzer.simulate import captured, plants, speculation
 from traceanalyzer.simulate.scenario import Costs, Scenario
 
 _RANGES = {
@@ -59,6 +59,7 @@ def check(scenario: Scenario) -> tuple[Gpu, ModelConfig]:
     _check_costs(scenario.costs)
     captured.check(scenario)
     plants.check(scenario)
+    speculation.check(scenario)
     gpu, model = gpus.find(scenario.gpu), models.find(scenario.model)
     if gpu.vendor != "nvidia":
         raise InputError(f"{gpu.id} is no NVIDIA GPU, and only CUDA traces are simulated")

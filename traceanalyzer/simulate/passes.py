@@ -1,8 +1,9 @@
 """The passes of a scenario, one at a time: prefill, decode and mixed ones, each with its sampling.
 
 In graph mode decode passes replay one graph from the embedding to the final norm; lm_head and sampler stay eager, as
-serving engines have it. Every sequence of a pass gets logits, also one whose prompt is not read to its end yet.
-What a padded pass computes for nobody is known by building it once more without padding.
+serving engines have it. A draft model's passes follow the target's. Every sequence of a pass gets logits, also one
+whose prompt is not read to its end yet. What a padded pass computes for nobody is known by building it once more
+without padding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.simulate import captured, plants, sampling
+from traceanalyzer.simulate import captured, plants, sampling, speculation
 from traceanalyzer.simulate.attention import Slice
 from traceanalyzer.simulate.checks import check
 from traceanalyzer.simulate.cost import Card
@@ -22,6 +23,8 @@ from traceanalyzer.simulate.program import Kernel, Launch, Op, Pass, Scalar, Ten
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.schedule import turns
 from traceanalyzer.simulate.shard import Shard
+
+Ends = tuple[Op | Launch, ...]
 
 
 def passes(scenario: Scenario, rank: int = 0) -> Iterator[Pass]:
@@ -36,50 +39,77 @@ def passes(scenario: Scenario, rank: int = 0) -> Iterator[Pass]:
     gpu, model = check(scenario)
     if not 0 <= rank < scenario.ranks:
         raise InputError(f"there is no rank {rank}", f"the run has {scenario.ranks}")
-    return _passes(Shard(model, scenario, Card(gpu, scenario.costs)))
+    return _passes(Shard(model, scenario, Card(gpu, scenario.costs)), rank)
 
 
-def _passes(shard: Shard) -> Iterator[Pass]:
-    builder = _Builder(shard)
-    for index, turn in enumerate(turns(shard.scenario)):
-        yield plants.planted(shard.scenario.plants, builder.pass_(turn.slices), index, last=turn.last)
+def _passes(shard: Shard, rank: int) -> Iterator[Pass]:
+    scenario = shard.scenario
+    target = _Builder(shard)
+    small = (
+        _Builder(replace(shard, model=speculation.draft_model(scenario)), draft=True) if scenario.speculate else None
+    )
+    for number, turn in enumerate(turns(scenario)):
+        group = [target.pass_(turn.slices)]
+        if small is not None and turn.going:
+            runs = [*speculation.drafts(scenario, turn.going)]
+            group += [small.pass_(slices, last=slices is runs[-1]) for slices in runs]
+        # The host schedules when all is launched; between a pass and its drafts it does nothing else.
+        group[-1] = replace(group[-1], host_after_ns=scenario.costs.between_steps_ns)
+        yield from plants.planted(scenario, rank, group, number, last=turn.last)
 
 
 class _Builder:
     """Builds the passes of one model on one rank, in order."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, *, draft: bool = False) -> None:
         self._shard = shard
+        self._draft = draft
         self._forward = Forward(shard)
         self._random = np.random.default_rng(shard.scenario.seed)
         self._spare = np.random.default_rng(shard.scenario.seed)  # draws that count for nothing
-        self._ends: dict[tuple[int, int], Ops] = {}
+        self._ends: dict[tuple[int, int, str], Ends] = {}
 
-    def pass_(self, slices: Sequence[Slice]) -> Pass:
-        """One pass over these sequences."""
-        tokens, phase = sum(s.queries for s in slices), _phase(self._shard.scenario, slices)
-        replayed = self._shard.scenario.mode == "graph" and phase == "decode"
-        size = captured.size(self._shard.scenario, tokens, slices[0].queries) if replayed else None
-        made = self._made(slices, size or tokens, self._random)
-        done = _pass(self._shard, phase, slices, *made, replayed=size is not None)
+    def pass_(self, slices: Sequence[Slice], *, last: bool = True) -> Pass:
+        """One pass over these sequences; after the `last` run of a draft model the host gets the guesses."""
+        tokens, reads = sum(s.queries for s in slices), _phase(self._shard.scenario, slices)
+        replayed = self._shard.scenario.mode == "graph" and reads == "decode"
+        queries = slices[0].queries
+        size = captured.size(self._shard.scenario, tokens, queries) if replayed else None
+        end = "sample" if reads != "decode" or not self._shard.scenario.speculate else "verify"
+        if self._draft:
+            end = "last guess" if last else "guess"
+        made = self._made(slices, size or tokens, end, self._random)
+        done = _pass(self._shard, "draft" if self._draft else reads, slices, *made, replayed=size is not None)
+        done = replace(done, captured=(queries, int(self._draft)))
         if size is None or size == tokens:
             return done
-        return replace(done, padded_tokens=size - tokens, useful=self._useful(slices, tokens))
+        return replace(done, padded_tokens=size - tokens, useful=self._useful(slices, tokens, end))
 
-    def _made(self, slices: Sequence[Slice], size: int, random: np.random.Generator) -> tuple[Ops, Ops]:
+    def _made(self, slices: Sequence[Slice], size: int, end: str, random: np.random.Generator) -> tuple[Ops, Ends]:
         """The forward pass at this size, and what follows it."""
-        key = size, len(slices)
+        key = size, len(slices), end
         if key not in self._ends:
-            self._ends[key] = sampling.head(self._shard, *key) + sampling.sample(self._shard, len(slices))
+            self._ends[key] = _end(self._shard, *key)
         return self._forward.ops(slices, random, size), self._ends[key]
 
-    def _useful(self, slices: Sequence[Slice], tokens: int) -> tuple[float | None, float | None]:
+    def _useful(self, slices: Sequence[Slice], tokens: int, end: str) -> tuple[float | None, float | None]:
         """FLOPs and bytes of the pass without padding; which experts the padding alone reads is not known."""
-        forward, after = self._made(slices, tokens, self._spare)
+        forward, after = self._made(slices, tokens, end, self._spare)
         done = [*_kernels(forward), *_kernels(after)]
         flops = None if any(one.flops is None for one in done) else sum(one.flops or 0.0 for one in done)
         unknown = self._shard.model.moe is not None or any(one.bytes is None for one in done)
         return flops, None if unknown else sum(one.bytes or 0.0 for one in done)
+
+
+def _end(shard: Shard, size: int, sequences: int, end: str) -> Ends:
+    """From the last hidden states to the next tokens, of a pass over so many rows."""
+    if end == "verify":
+        checked = sequences * (1 + shard.scenario.speculate)
+        return sampling.head(shard, size, checked) + sampling.verify(shard, sequences)
+    head, guesses = sampling.head(shard, size, sequences), shard.scenario.speculate * sequences
+    if end == "sample":
+        return head + sampling.sample(shard, sequences)
+    return head + sampling.choose(shard, sequences) + ((sampling.fetch(shard, guesses),) if end == "last guess" else ())
 
 
 def _phase(scenario: Scenario, slices: Sequence[Slice]) -> str:
@@ -88,26 +118,25 @@ def _phase(scenario: Scenario, slices: Sequence[Slice]) -> str:
     return "decode" if not reading else "prefill" if reading == len(slices) else "mixed"
 
 
-def _pass(shard: Shard, phase: str, slices: Sequence[Slice], ops: Ops, after: Ops, *, replayed: bool) -> Pass:
-    prompt = shard.scenario.prompt
-    reading = [s for s in slices if s.keys <= prompt]
-    prefill_tokens = sum(s.queries for s in reading)
+def _pass(shard: Shard, phase: str, slices: Sequence[Slice], ops: Ops, after: Ends, *, replayed: bool) -> Pass:
+    draft = phase == "draft"
+    reading = [s for s in slices if s.keys <= shard.scenario.prompt and not draft]
+    decoding = [s for s in slices if s.keys > shard.scenario.prompt and not draft]
     tokens = sum(s.queries for s in slices)
     return Pass(
         phase=phase,
         tokens=tokens,
-        prefill_tokens=prefill_tokens,
-        decode_tokens=tokens - prefill_tokens,
+        prefill_tokens=sum(s.queries for s in reading),
+        decode_tokens=sum(s.queries for s in decoding),
         sequences=len(slices),
         prefill_sequences=len(reading),
-        decode_sequences=len(slices) - len(reading),
+        decode_sequences=len(decoding),
         context_sum=sum(s.keys for s in slices),
         query_context_sum=sum(s.queries * s.keys for s in slices),
-        requests=tuple(s.request for s in slices),
+        requests=() if draft else tuple(s.request for s in slices),
         ops=_inputs(shard, tokens) if replayed else ops,
         graph=tuple(_kernels(ops)) if replayed else (),
         after=after,
-        host_after_ns=shard.scenario.costs.between_steps_ns,
     )
 
 
@@ -118,6 +147,6 @@ def _inputs(shard: Shard, tokens: int) -> Ops:
     return (Op("aten::copy_", (ids, ids, Scalar("True")), (Launch(copied),), shard.host_ns),)
 
 
-def _kernels(ops: Ops) -> Iterator[Kernel]:
+def _kernels(ops: Ends) -> Iterator[Kernel]:
     """The kernels that ops launch, in order."""
     return (one for one in launched(ops) if isinstance(one, Kernel))

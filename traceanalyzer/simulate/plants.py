@@ -9,14 +9,15 @@
     rank            in every n-th pass the last rank comes so much later to the first collective: its kernel before that
                     one takes longer, and the others wait
 
-`sync` and `allocator` stand in the middle of an eager forward pass, and before the sampling of a replayed one.
+Passes are the target's; those of a draft model belong to the one before. `sync` and `allocator` stand in the middle of
+an eager forward pass, and before the sampling of a replayed one.
 What could be wrong: real causes come irregularly and together; a host that is ahead of the card hides what it does,
 here as there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from traceanalyzer.errors import InputError
@@ -50,24 +51,30 @@ def check(scenario: Scenario) -> None:
             raise InputError("without graphs none is launched", "use --mode graph")
 
 
-def planted(plants: Sequence[Plant], work: Pass, index: int, *, last: bool) -> Pass:
-    """Pass number `index` with what is planted in its program; after the `last` one no request is left for now."""
-    for plant in plants:
-        due = last if plant.kind == "input" else (index + 1) % plant.every == 0
-        if not due:
+def planted(scenario: Scenario, rank: int, passes: Sequence[Pass], number: int, *, last: bool) -> Iterator[Pass]:
+    """A pass of the target, number `number`, and its drafts, with what is planted in their program.
+
+    What comes between passes follows the drafts; after the `last` passes no request is left for now.
+    """
+    first, end = 0, len(passes) - 1
+    found = [*passes]
+    for plant in scenario.plants:
+        if not (last if plant.kind == "input" else (number + 1) % plant.every == 0):
             continue
         if plant.kind == "sync":
-            work = _inserted(work, _item(plant.ns))
+            place, found[first] = first, _inserted(found[first], _item(plant.ns))
         elif plant.kind == "allocator":
-            work = _inserted(work, _reallocation(plant.ns))
+            place, found[first] = first, _inserted(found[first], _reallocation(plant.ns))
         elif plant.kind == "scheduler":
-            work = replace(work, scheduler_ns=work.scheduler_ns + plant.ns)
+            place, found[end] = end, replace(found[end], scheduler_ns=found[end].scheduler_ns + plant.ns)
         elif plant.kind == "input":
-            work = replace(work, input_ns=work.input_ns + plant.ns)
+            place, found[end] = end, replace(found[end], input_ns=found[end].input_ns + plant.ns)
+        elif plant.kind == "rank" and rank == scenario.ranks - 1:
+            place, found[first] = first, replace(found[first], late_ns=found[first].late_ns + plant.ns)
         else:
             continue
-        work = replace(work, planted=(*work.planted, plant))
-    return work
+        found[place] = replace(found[place], planted=(*found[place].planted, plant))
+    yield from found
 
 
 def _inserted(work: Pass, op: Op) -> Pass:
@@ -95,12 +102,11 @@ def _reallocation(ns: int) -> Op:
 
 
 class Slow:
-    """What is planted in the calls and kernels of one rank, counted as they come."""
+    """What is planted in the calls of one rank, counted as they come."""
 
-    def __init__(self, plants: Sequence[Plant] = (), *, last_rank: bool = False) -> None:
+    def __init__(self, plants: Sequence[Plant] = ()) -> None:
         """Nothing was called yet."""
         self._calls = {kind: [one for one in plants if one.kind == kind] for kind in ("launch", "graph_launch")}
-        self._ranks = [one for one in plants if one.kind == "rank"] if last_rank else []
         self._counts = dict.fromkeys(self._calls, 0)
 
     def call(self, kind: str, found: list[Plant]) -> int:
@@ -109,11 +115,5 @@ class Slow:
             return 0
         self._counts[kind] += 1
         due = [one for one in self._calls[kind] if self._counts[kind] % one.every == 0]
-        found += due
-        return sum(one.ns for one in due)
-
-    def kernel(self, index: int, found: list[Plant]) -> int:
-        """By how much the kernel before pass number `index`'s first collective is longer."""
-        due = [one for one in self._ranks if (index + 1) % one.every == 0]
         found += due
         return sum(one.ns for one in due)

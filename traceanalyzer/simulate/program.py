@@ -99,7 +99,7 @@ class Pass:
     In graph mode `graph` holds the kernels replayed by one launch call and `ops` only what stays outside the graph.
     """
 
-    phase: str  # prefill, decode, mixed
+    phase: str  # prefill, decode, mixed; draft: the small model's that guesses tokens
     tokens: int
     prefill_tokens: int
     decode_tokens: int
@@ -109,15 +109,17 @@ class Pass:
     context_sum: int  # keys, summed over the sequences, the new tokens included
     query_context_sum: int  # query x key, summed over the sequences
     requests: tuple[int, ...]
-    ops: tuple[Op, ...]
+    ops: tuple[Op | Launch, ...]
     graph: tuple[Kernel, ...] = ()
-    after: tuple[Op, ...] = field(default=())  # sampling and what follows the graph
+    after: tuple[Op | Launch, ...] = field(default=())  # sampling and what follows the graph
     sync_after: bool = False  # the host waits for the card before it goes on
     host_after_ns: int = 0
     padded_tokens: int = 0  # rows without a token that the card computes too
     useful: tuple[float | None, float | None] | None = None  # FLOPs and bytes without them; None: there are none
     scheduler_ns: int = 0  # host time before the next pass, on top of `host_after_ns`
     input_ns: int = 0  # then the host waits for a request
+    late_ns: int = 0  # the kernel before the first collective takes so much longer
+    captured: tuple[int, ...] = ()  # what tells graphs of one size apart
     planted: tuple[Plant, ...] = ()  # causes of idle time that were put in
 
     @property

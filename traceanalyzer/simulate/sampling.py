@@ -17,7 +17,7 @@ _ITEMS_PER_BLOCK = 6_144
 
 
 def head(shard: Shard, tokens: int, sequences: int) -> tuple[Op, ...]:
-    """The lm_head over each sequence's last token; never quantised."""
+    """The lm_head over so many of the tokens, each sequence's last or all that are checked; never quantised."""
     hidden = shard.model.hidden
     ops: list[Op] = []
     if sequences < tokens:
@@ -29,6 +29,24 @@ def head(shard: Shard, tokens: int, sequences: int) -> tuple[Op, ...]:
 
 def sample(shard: Shard, sequences: int) -> tuple[Op, ...]:
     """The sampler, in fp32, and the copy of the drawn ids to the host."""
+    return (*choose(shard, sequences), fetch(shard, sequences))
+
+
+def verify(shard: Shard, sequences: int) -> tuple[Op | Launch, ...]:
+    """The sampler over all checked tokens, the kernel that keeps the right guesses, and the copy of what it kept.
+
+    Triton's kernels are launched outside of every op; one block a sequence (`vllm/v1/sample/rejection_sampler.py`).
+    """
+    guesses = shard.scenario.speculate
+    checked = sequences * (guesses + 1)
+    named = "rejection_greedy_sample_kernel", Launching((sequences, 1, 1), (32, 1, 1), 24)
+    moved = 8 * sequences * guesses + 8 * checked + 4 * checked
+    kept = vector.kernel(shard, named, "sampling", sequences * guesses, moved, "fp32")
+    return (*choose(shard, checked), Launch(kept), fetch(shard, checked))
+
+
+def choose(shard: Shard, sequences: int) -> tuple[Op, ...]:
+    """The sampler, in fp32."""
     vocab = shard.vocab * shard.scenario.ranks
     logits = shard.tensor(sequences, vocab)
     ops: list[Op] = []
@@ -39,12 +57,16 @@ def sample(shard: Shard, sequences: int) -> tuple[Op, ...]:
         ops += [vector.softmax(shard, wide), _sort(shard, wide), _cumsum(shard, wide), _multinomial(shard, wide)]
     else:
         ops.append(_argmax(shard, wide))
+    return tuple(ops)
+
+
+def fetch(shard: Shard, sequences: int) -> Op:
+    """The copy of ids to the host."""
     ids, host = Tensor((sequences,), "long int"), Scalar("False")
     copied = shard.card.copy("DtoH", 8 * sequences, blocking=shard.scenario.sync_every_step)
     copying = Op("aten::copy_", (ids, ids, host), (Launch(copied),), shard.host_ns)
     made = Op("aten::_to_copy", (ids, NONE, NONE, NONE, NONE, host, NONE), (copying,), shard.view_ns)
-    ops.append(Op("aten::to", (ids, NONE, host, host, NONE), (made,), shard.view_ns))
-    return tuple(ops)
+    return Op("aten::to", (ids, NONE, host, host, NONE), (made,), shard.view_ns)
 
 
 def _last_rows(shard: Shard, tokens: int, sequences: int) -> Op:

@@ -74,6 +74,9 @@ class Scenario:
     # What stands below came later: it counts for a trace's identity only where it differs from its default.
     capture_sizes: tuple[int, ...] = ()  # graphs are captured for so many tokens; (): each replay at its own size
     plants: tuple[Plant, ...] = ()  # causes of idle time
+    speculate: int = 0  # tokens that a draft model guesses before the target checks them
+    draft: str | int = 1  # a model, or how many of the target's own layers
+    accepted: int | None = None  # guesses that are right, of each `speculate`; None: half of them
 
     @property
     def paged(self) -> bool:
@@ -82,4 +85,9 @@ class Scenario:
         A graph has the same kernels in each replay, whichever lengths its sequences have.
         """
         ragged = self.chunk is not None or self.arrivals_every > 0
-        return bool(self.capture_sizes) or (self.mode != "eager" and ragged)
+        return bool(self.capture_sizes) or self.speculate > 0 or (self.mode != "eager" and ragged)
+
+    @property
+    def right(self) -> int:
+        """How many guesses are right."""
+        return self.speculate // 2 if self.accepted is None else self.accepted

@@ -3,8 +3,8 @@
 Whole prompts are read as soon as their requests have arrived, all waiting ones in one pass, before decoding goes on; in
 chunks they are read first come first served, at most `chunk` prompt tokens a pass, with one token of every decoding
 request riding along. The pass that reads a prompt's last token yields the first output token, so that a request of n
-output tokens takes n - 1 decode passes. With `together=False` groups of requests take turns, one group a pass:
-each goes on as if it were alone.
+output tokens takes n - 1 decode passes, or fewer where each checks guesses too. With `together=False` groups of
+requests take turns, one group a pass: each goes on as if it were alone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One pass's slices; `last`: after it no request is left until the next one arrives."""
+    """One pass's slices; `going` are those of requests that go on.
+
+    `last`: after it no request is left until the next one arrives.
+    """
 
     slices: tuple[Slice, ...]
+    going: tuple[Slice, ...]
     last: bool
 
 
@@ -53,7 +57,8 @@ def turns(scenario: Scenario) -> Iterator[Turn]:
                 for one in slices:
                     _advance(scenario, requests[one.request], one)
                 arrived = (r for r in requests if number + 1 >= r.index * scenario.arrivals_every)
-                yield Turn(slices, not any(r.left for r in arrived))
+                going = tuple(one for one in slices if requests[one.request].left)
+                yield Turn(slices, going, not any(r.left for r in arrived))
                 break
         number += 1
 
@@ -64,7 +69,7 @@ def _pass(scenario: Scenario, served: list[_Request]) -> Iterator[Slice]:
     if not reading or scenario.chunk:
         for request in served:
             if request.read == scenario.prompt:
-                yield _slice(scenario, request, 1)
+                yield _slice(scenario, request, 1 + scenario.speculate)
     budget = scenario.chunk or scenario.batch * scenario.prompt
     for request in reading:
         tokens = min(budget, scenario.prompt - request.read)
@@ -84,6 +89,6 @@ def _advance(scenario: Scenario, request: _Request, one: Slice) -> None:
     """Note what a pass has done."""
     if request.read < scenario.prompt:
         request.read += one.queries
-        if request.read < scenario.prompt:
-            return
-    request.left -= 1
+        request.left -= request.read == scenario.prompt
+        return
+    request.left -= min(request.left, 1 + scenario.right)

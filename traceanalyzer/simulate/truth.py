@@ -28,6 +28,7 @@ from traceanalyzer.simulate.requests import Requests
 from traceanalyzer.simulate.scenario import Plant, Scenario
 
 SCHEMA = 1
+DRAFT = "draft"
 _HEAVY_ROLES = frozenset({"gemm", "gemv", "attention", "moe"})
 _COUNTS = (
     "tokens", "prefill_tokens", "decode_tokens", "sequences", "prefill_sequences", "decode_sequences", "context_sum",
@@ -99,7 +100,8 @@ class Truth:
         self._floors: list[tuple[float, float]] = []
         self._kernels: dict[tuple[str, str], _Work] = defaultdict(_Work)
         self._phases: dict[str, _Work] = defaultdict(_Work)
-        self._requests = Requests(scenario.output, scenario.skip_prefill)
+        self._requests = Requests(scenario.output, scenario.skip_prefill, 1 + scenario.right)
+        self._last_target: dict[str, Any] | None = None
         self._ideal = _Sum()
         self._ideal_flops = _Sum()
         self._launches: dict[str, int] = defaultdict(int)
@@ -149,8 +151,9 @@ class Truth:
     def _add_step(self, timed: TimedPass, work: _Work) -> None:
         start = min(ran.start for ran in timed.ran)
         end = max(ran.end for ran in timed.ran)
-        if self._steps:
-            self._steps[-1]["period_ns"] = start - self._steps[-1]["start_ns"]
+        draft = timed.work.phase == DRAFT
+        if self._last_target is not None and not draft:
+            self._last_target["period_ns"] = start - self._last_target["start_ns"]
         row = {"index": timed.index, "phase": timed.work.phase, "complete": timed.complete}
         row |= {name: getattr(timed.work, name) for name in _COUNTS}
         row |= {"start_ns": start, "end_ns": end, "busy_ns": _union(timed.ran), "period_ns": None}
@@ -162,7 +165,10 @@ class Truth:
         planted: Counter[str] = Counter()
         for plant in timed.planted:
             planted[plant.kind] += plant.ns
-        self._steps.append(row | {"planted": dict(planted)})
+        row["planted"] = dict(planted)
+        row["parent"] = self._last_target["index"] if draft and self._last_target is not None else None
+        self._steps.append(row)
+        self._last_target = self._last_target if draft else row
         self._requests.serve(timed.work.requests, start, end)
 
     def document(self, trace: str) -> dict[str, Any]:

@@ -129,8 +129,7 @@ def _run(
 ) -> Iterator[list[TimedPass]]:
     """Every pass of all ranks, placed. With a size the scenario runs again and again."""
     clocks = [
-        Clock(scenario.costs, ORIGIN_NS + rank * RANK_SKEW_NS, Slow(scenario.plants, last_rank=rank == len(ranks) - 1))
-        for rank in range(len(ranks))
+        Clock(scenario.costs, ORIGIN_NS + rank * RANK_SKEW_NS, Slow(scenario.plants)) for rank in range(len(ranks))
     ]
     index = 0
     while True:
