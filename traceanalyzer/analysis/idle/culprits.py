@@ -35,7 +35,7 @@ _OF_PYTHON = re.compile(
     r"^torch/|^<|^(threading|contextlib|functools|runpy|queue|selectors|asyncio)\.py\(|^nn\.Module: "
 )
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) ([\w.]+)")
-_STEP_LABELS = ("ta.step[", "ProfilerStep#")
+_STEP_LABELS = ("ta.step[", "ProfilerStep#", "execute_", "step[", "prefill[", "decode[")
 _CALLED = ("sync", "sync_restart", "alloc")
 _OWN = ("host", "host_in_step", "wait_input", "wait_rank")
 _LAUNCHED = ("launch", "graph_launch")
