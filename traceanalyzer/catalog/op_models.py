@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from traceanalyzer.catalog import data
 
 FILES = (
-    "gemm", "quantized", "experts", "attention", "convolution", "elementwise", "memory", "layers", "reductions",
+    "gemm", "quantized", "experts", "attention", "convolution", "elementwise", "memory", "layers", "reductions", "lora",
 )  # fmt: skip
 """The data files of the folder `ops`, in order."""
 SOURCES = ("schema", "trace", "code", "recalled")

@@ -45,7 +45,10 @@ _MOST_PADDING = 2
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An attention call: query tokens, bytes of queries and output, FLOPs per pair, cache bytes per key."""
+    """An attention call: query tokens, bytes of queries and output, FLOPs per pair, cache bytes per key.
+
+    `own_keys`: it is told only where every key is some query's own.
+    """
 
     tokens: int
     moved: float
@@ -53,6 +56,7 @@ class _Call:
     bytes_per_key: float
     causal: bool
     window: float
+    own_keys: bool = False
 
 
 def fill_attention(
@@ -75,10 +79,10 @@ def fill_attention(
         return work
     op = activity.table["op"].to_numpy(np.int64)[rows]
     step = steps.set_index("step").loc[activity_step[rows]].reset_index(drop=True)
-    calls, at = _calls(trace, op)
+    calls, at = _calls(trace, op, (step["phase"] == "decode").to_numpy())
     column = {
         field: np.array([np.nan if c is None else getattr(c, field) for c in calls], np.float64)[at]
-        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "window")
+        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "window", "own_keys")
     }
     width, plain, by_model = _windows(trace, activity.table, work, activity_step, rows, column["window"], windows)
     windowed = width != FULL
@@ -89,7 +93,7 @@ def fill_attention(
     pairs, exact = np.where(windowed, through, pairs), np.where(windowed & ~np.isnan(through), told_apart, exact)
     keys = np.where(windowed & ~np.isnan(read), read, np.where(alone | ~windowed, keys, np.nan))
     told = _same_tokens(step, column["tokens"]) & step["phase"].isin(_PHASES).to_numpy()
-    keys = np.where(told, keys, np.nan)
+    keys = np.where(told & (alone | (column["own_keys"] != 1)), keys, np.nan)
     flops = column["flops_per_pair"] * np.where(np.isnan(keys), np.nan, pairs)
     cached = keys * column["bytes_per_key"]
     filled = _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)))
@@ -131,21 +135,26 @@ def _named(trace: Trace, names: Ints, pattern: re.Pattern[str]) -> Bools:
     return found
 
 
-def _calls(trace: Trace, op: Ints) -> tuple[list[_Call | None], Ints]:
+def _calls(trace: Trace, op: Ints, decoding: Bools) -> tuple[list[_Call | None], Ints]:
     """The distinct attention calls among some ops, and which of them each is."""
     stored = _stored_bytes(trace)
     columns = ["name", "dims", "types", "concrete", "strides"]
-    distinct, at = np.unique(trace.ops[columns].to_numpy(np.int64)[op], axis=0, return_inverse=True)
-    texts = [[trace.text(code) for code in call] for call in distinct.tolist()]
-    return [_call(name, signature(*arguments), stored) for name, *arguments in texts], at.ravel().astype(np.int64)
+    keys = np.column_stack([trace.ops[columns].to_numpy(np.int64)[op], decoding])
+    distinct, at = np.unique(keys, axis=0, return_inverse=True)
+    calls = []
+    for *codes, decodes in distinct.tolist():
+        name, *arguments = (trace.text(code) for code in codes)
+        calls.append(_call(name, signature(*arguments), stored, bool(decodes)))
+    return calls, at.ravel().astype(np.int64)
 
 
-def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
+def _call(name: str, sig: Signature, stored: float | None, decoding: bool) -> _Call | None:
     model = op_models.find(name, len(sig.dims))
     if model is None or model.kind not in ("attention", "paged_attention") or model.options.get("layout") == "bhsd":
         return None
     q, out = named(model, sig, "q"), named(model, sig, "out")
-    per_key = _per_key(model, sig, stored)
+    latent = "latent" in model.at
+    per_key = _of_latents(model, sig, stored, decoding) if latent else _per_key(model, sig, stored)
     if q is None or len(q.shape) < 3 or per_key is None:
         return None
     size, value_size, bytes_per_key = per_key
@@ -159,6 +168,7 @@ def _call(name: str, sig: Signature, stored: float | None) -> _Call | None:
         bytes_per_key=bytes_per_key,
         causal="causal" not in model.at or value(model, sig, "causal") in ("True", "1"),
         window=left + 1.0 if left is not None and left >= 0 else 0.0,
+        own_keys=latent and not decoding,
     )
 
 
@@ -183,6 +193,25 @@ def _per_key(model: OpModel, sig: Signature, stored: float | None) -> tuple[int,
     if k is None or v is None or len(k.shape) < 2:
         return None
     return size, v.shape[-1], float(k.shape[-2] * (size + v.shape[-1]) * (stored or k.dtype.bytes))
+
+
+def _of_latents(model: OpModel, sig: Signature, stored: float | None, decoding: bool) -> tuple[int, int, float] | None:
+    """The same of latent attention that takes what it writes: queries, the new latents and their rotary parts.
+
+    A decode step attends to the latents themselves, one row of both parts for all heads; a prompt to keys and values
+    made from them, of the size of its queries and of its output.
+    """
+    q, latent, rotary, out = (named(model, sig, name) for name in ("q", "latent", "rotary", "out"))
+    if q is None or latent is None or rotary is None or not latent.shape or not rotary.shape:
+        return None
+    rank, heads = latent.shape[-1], q.shape[-2]
+    if decoding:
+        size = rank + rotary.shape[-1]
+        return size, rank, size * (stored or latent.dtype.bytes)
+    if out is None or not out.shape or out.shape[-1] % heads:
+        return None
+    size, width = q.shape[-1], out.shape[-1] // heads
+    return size, width, float(heads * (size + width) * q.dtype.bytes)
 
 
 def _stored_bytes(trace: Trace) -> float | None:

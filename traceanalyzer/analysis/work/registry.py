@@ -10,6 +10,7 @@ from traceanalyzer.analysis.work.convolution import convolution
 from traceanalyzer.analysis.work.experts import experts, grouped, packed
 from traceanalyzer.analysis.work.gemm import gemm, gemv
 from traceanalyzer.analysis.work.layers import norm, norm_rope, rope, softmax, stream, transform
+from traceanalyzer.analysis.work.lora import adapters
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.analysis.work.pointwise import (
     concat,
@@ -35,6 +36,7 @@ FORMULAS: Mapping[str, Formula] = {
     "experts": experts,
     "grouped": grouped,
     "packed_experts": packed,
+    "adapters": adapters,
     "attention": attention,
     "paged_attention": paged,
     "convolution": convolution,
