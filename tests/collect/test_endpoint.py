@@ -179,8 +179,13 @@ def test_what_is_not_finished_in_time_goes_on(bench: Bench) -> None:
 
 
 def test_a_window_without_a_file(bench: Bench) -> None:
-    bench.spool.add(Window(1, "http", 1), {})
-    assert bench.error("POST", "/windows?wait=5") == (500, "lost")
+    message = "no process gave a file: the process ended"
+    bench.spool.add(Window(1, "http", 1, failed=Refused("lost", message)), {})
+    status, _, body = bench.ask("POST", "/windows?wait=5")
+    assert (status, json.loads(body)["error"]) == (500, "lost")
+    assert json.loads(body)["message"] == f"window 1 gave no file: {message}"
+    _, _, body = bench.ask("GET", "/windows")
+    assert [(one["number"], one["why"]) for one in json.loads(body)["failed"]] == [(1, message)]
     bench.spool.add(bench.window(2, (7,)), {})
     entry = bench.spool.wait(2, 10)
     assert entry is not None
@@ -200,7 +205,7 @@ def test_the_list(bench: Bench) -> None:
     entry = bench.spool.wait(1, 10)
     until(lambda: bool(bench.spool.manifest()["windows"]))
     status, _, body = bench.ask("GET", "/windows")
-    assert (status, json.loads(body)) == (200, {"windows": [entry], "dropped": {}, "stopped": None})
+    assert (status, json.loads(body)) == (200, {"windows": [entry], "failed": [], "dropped": {}, "stopped": None})
 
 
 def test_health_needs_no_token_and_tells_nothing(bench: Bench) -> None:

@@ -22,7 +22,7 @@ from tests.collect import raws
 from traceanalyzer.collect import shelf as shelves
 from traceanalyzer.collect import spool as spools
 from traceanalyzer.collect.block import About
-from traceanalyzer.collect.facts import RawWindow, Window
+from traceanalyzer.collect.facts import RawWindow, Refused, Window
 from traceanalyzer.collect.manifest import Manifest
 from traceanalyzer.collect.spool import Plan, Spool
 from traceanalyzer.trace import read_traces
@@ -164,6 +164,9 @@ def test_what_is_damaged_or_missing_is_counted_not_kept(tmp_path: Path, capsys: 
     facts = manifest(spool)
     assert facts["dropped"] == {"damaged": 1, "no_file": 2}
     assert [one["number"] for one in facts["windows"]] == [3]
+    assert [(one["number"], one["why"]) for one in facts["failed"]] == [
+        (1, "its file was not there any more; its trace is damaged: cut off, or no JSON"), (2, "its file was not kept"),
+    ]  # fmt: skip
     assert (spool.folder / "damaged.json").exists()  # asked for
     assert "damaged" in capsys.readouterr().err
 
@@ -258,6 +261,23 @@ def test_more_than_can_be_finished_is_dropped_and_holds_recording_back(tmp_path:
     assert 1 <= facts["dropped"]["behind"] <= 100 - spools.MOST_WAITING
     assert len(facts["windows"]) + facts["dropped"]["behind"] == 100
     assert listed(facts) == on_disk(spool.folder)
+
+
+def test_the_last_windows_without_a_file_are_listed_with_why(tmp_path: Path) -> None:
+    with spooling(tmp_path) as spool:
+        for number in range(1, 151):
+            spool.add(Window(number, "every", 1, failed=Refused("idle", f"no step ran {number}")), {})
+            assert spool.wait(number, 30) is not None
+        partly = window(spool, 151)
+        partly.missing, partly.lost, partly.tries = [8], {8: "the process ended"}, 2
+        spool.add(partly, {})
+        entry = spool.wait(151, 30)
+    facts = manifest(spool)
+    assert [(one["number"], one["why"]) for one in facts["failed"]] == [
+        (number, f"no step ran {number}") for number in range(51, 151)
+    ]
+    assert facts["windows"] == [entry] and entry is not None
+    assert (entry["why"], entry["tries"], len(entry["files"])) == ("the process ended", 2, 1)
 
 
 def test_a_failure_of_ours_costs_one_window(tmp_path: Path) -> None:

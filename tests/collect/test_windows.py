@@ -11,14 +11,16 @@ import pytest
 
 from tests.collect.rings import MS, PREFILL, Ring, steady, step
 from traceanalyzer.collect import options as collect_options
+from traceanalyzer.collect import takers
 from traceanalyzer.collect.facts import RawWindow, Refused, Window
 from traceanalyzer.collect.inside import layout
-from traceanalyzer.collect.kineto import LEAD_S
+from traceanalyzer.collect.kineto import ROOM_S
 from traceanalyzer.collect.processes import Process
 from traceanalyzer.collect.ring import RingReader
 from traceanalyzer.collect.windows import Windows
 
 NOW = 1_790_000_000.0
+STEP = {"ph": "X", "cat": "user_annotation", "name": "ta.step[decode n=1]", "ts": 0, "dur": 1}
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Daemon:
     busy: set[int] = field(default_factory=set)
     sent: dict[int, str] = field(default_factory=dict)
     fetched: bool = True
+    unused: dict[int, int] = field(default_factory=dict)
 
     def polling(self, pid: int) -> bool:
         return pid in self.asking
@@ -59,11 +62,15 @@ class Daemon:
     def idle(self, pid: int) -> bool:
         return pid in self.asking - self.busy
 
-    def send(self, pid: int, config: str) -> None:
+    def asks_in(self, pid: int) -> float:
+        return 0.5
+
+    def send(self, pid: int, config: str, wait_s: float) -> None:
+        assert wait_s > self.asks_in(pid), "it has time to fetch it"
         self.sent[pid] = config
 
-    def delivered(self, pid: int) -> bool:
-        return self.fetched
+    def fetched_ago(self, pid: int) -> float | None:
+        return 0.0 if self.fetched else None
 
 
 @dataclass
@@ -108,9 +115,16 @@ class Bench:
         until = self.now + seconds
         while self.now < until - 1e-9:
             self.now += each
+            for pid in self.daemon.asking if self.now % 1 < each else ():  # Kineto asks once a second
+                self.daemon.unused[pid] = self.daemon.unused.get(pid, 0) + 1 if self.daemon.idle(pid) else 0
             self.windows.tick(self.now)
             found += self.windows.finished()
         return found
+
+    def go_to_end(self) -> list[Window]:
+        """To just after the end of the window, when it is sent."""
+        self.go(0.0 if self.daemon.sent else 0.5)
+        return self.go(self.control.span[1] / 1e9 - 1.5 - self.now + 0.25)
 
     def request(self, reason: str = "signal") -> Window | Refused:
         return self.windows.request(reason, self.now)
@@ -120,17 +134,20 @@ class Bench:
         assert isinstance(found, Refused) and found.message
         return found.code
 
-    def traces(self, number: int, *pids: int) -> None:
+    def traces(self, number: int, *pids: int, steps: int = 1) -> None:
         """Kineto has written."""
-        for pid in pids or self.rings:
-            (self.folder / f"od-{number}_{pid}.json").write_text("{}")
+        for pid in pids or self.daemon.sent:
+            lines = dict(line.split("=", 1) for line in self.daemon.sent[pid].splitlines())
+            path = Path(lines["ACTIVITIES_LOG_FILE"])
+            assert path.stem.split(".")[0] == f"od-{number}"
+            path.with_name(f"{path.stem}_{pid}.json").write_text(json.dumps({"traceEvents": [STEP][:steps]}))
 
     def take(self, number: int) -> Window:
         """Ask for a window and get it."""
         self.decode()
         assert isinstance(self.request(), Window)
         self.go(0.5)
-        self.go(LEAD_S + 1)
+        self.go_to_end()
         self.traces(number)
         (window,) = self.go(0.25)
         return window
@@ -159,13 +176,13 @@ def test_a_window_over_all_ranks(bench: Bench) -> None:
     assert set(bench.daemon.sent) == {100, 101} and len(configs) == 1, "all start at the same time"
     lines = dict(line.split("=", 1) for line in configs.pop().splitlines())
     start_ms, ms = int(lines["PROFILE_START_TIME"]), int(lines["ACTIVITIES_DURATION_MSECS"])
-    assert start_ms / 1000 == pytest.approx(NOW + 0.5 + LEAD_S, abs=0.26)
+    assert start_ms / 1000 == pytest.approx(NOW + 0.5 + 0.5 + ROOM_S + 0.25, abs=0.26), "it fetches in half a second"
     assert lines["ACTIVITIES_LOG_FILE"] == str(bench.folder / "od-1.json")
     assert 34 * 10 <= ms < 34 * 10 * 2, "32 whole steps of 10 ms, with what profiling may cost"
     assert bench.control.asked == [(1, 32, ms)]
     begin, end = bench.control.span
     assert begin <= (start_ms - 100) * MS and end >= (start_ms + ms + 1000) * MS, "every step in it is labelled"
-    assert bench.go(LEAD_S + 2) == []
+    assert bench.go_to_end() == []
     bench.traces(1, 100)
     assert bench.go(1) == []
     bench.traces(1, 101)
@@ -188,7 +205,7 @@ def test_a_batch_that_does_not_settle_is_taken_anyway_and_says_so(bench: Bench) 
     assert window is not None and window.stable is False
     assert bench.now - NOW == pytest.approx(20, abs=0.6)
     assert "ACTIVITIES_DURATION_MSECS=2000" in bench.daemon.sent[100], "no step time to go by: as long as it may last"
-    bench.go(LEAD_S + 4)
+    bench.go_to_end()
     bench.traces(1)
     (done,) = bench.go(0.25)
     assert done.raws[0].closed_by == "time"
@@ -247,7 +264,7 @@ def test_the_script_s_profilers_are_held_back_while_kineto_works(bench: Bench) -
     assert bench.control.held[0] > (bench.now + 60) * 1e9
     bench.go(0.25)
     assert bench.daemon.sent
-    bench.go(LEAD_S + 2)
+    bench.go_to_end()
     bench.traces(1, 100)
     bench.go(1)
     assert len(bench.control.held) == 1
@@ -318,8 +335,9 @@ def test_a_storm_of_triggers_takes_no_more_than_the_quota(tmp_path: Path) -> Non
         if turn % 4 == 0:
             bench.decode(4, 250 * MS)
         number = bench.windows.current.number if bench.windows.current else 0
-        if number and bench.daemon.sent and turn % 40 == 0:
+        if number and bench.daemon.sent and turn % 4 == 0:
             bench.traces(number)
+            bench.daemon.sent.clear()
         taken += sum(bool(window.raws) for window in bench.go(0.25))
     assert taken == bench.windows.taken == 5
     assert bench.windows.dropped["per_day"] > 1000
@@ -345,7 +363,7 @@ def test_a_window_stands_for_the_time_since_the_last_one(tmp_path: Path) -> None
 def test_a_rank_without_a_file_is_named(bench: Bench) -> None:
     bench.decode()
     window = bench.request()
-    bench.go(LEAD_S + 2)
+    bench.go_to_end()
     bench.traces(1, 100)
     (bench.folder / "od-1_101.json.tmp").write_text("{")
     gone = bench.processes.live.pop()
@@ -360,7 +378,8 @@ def test_a_rank_without_a_file_is_named(bench: Bench) -> None:
 def test_a_window_that_the_script_s_profiler_took_over_is_given_up(bench: Bench) -> None:
     bench.decode()
     bench.request()
-    bench.go(LEAD_S + 1)
+    bench.go(0.5)
+    bench.go_to_end()
     bench.traces(1, 100)
     (done,) = bench.go(8)  # rank 101 asks for work again and has written nothing
     assert done.missing == [101]
@@ -390,8 +409,83 @@ def test_a_rank_that_did_not_fetch_the_window_is_not_waited_for(bench: Bench) ->
     bench.daemon.fetched = False
     bench.decode()
     bench.request()
-    (done,) = bench.go(LEAD_S + 1)
-    assert done.failed is not None and done.failed.code == "lost"
+    found = []
+    while not found:
+        bench.decode(2, 100 * MS)
+        found = bench.go(0.25)
+    assert found[0].failed == Refused(
+        "lost", "no process gave a file: " + takers.UNFETCHED + " (2 of 2 processes) (try 4)"
+    )
+    assert bench.now - NOW < 15
+
+
+def test_a_window_that_nobody_could_begin_is_begun_anew(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.decode()
+    window = bench.request()
+    bench.go_to_end()
+    first = dict(bench.daemon.sent)
+    bench.daemon.sent.clear()
+    bench.decode()
+    assert bench.go(3) == [] and bench.windows.current is window, "both ranks have asked for work again"
+    assert f"window 1 is begun anew: {takers.DROPPED} (2 of 2 processes)" in capsys.readouterr().err
+    assert bench.control.held[1] == 0, "the script's own profiler had its turn"
+    (bench.folder / "od-1_100.json").write_text("of the first try, late")
+    bench.go_to_end()
+    assert set(bench.daemon.sent) == {100, 101} and bench.daemon.sent != first
+    bench.traces(1)
+    (done,) = bench.go(0.25)
+    assert done is window and done.tries == 2 and not done.lost and done.missing == [] and done.failed is None
+    assert sorted(raw.path.name for raw in done.raws) == ["od-1.2_100.json", "od-1.2_101.json"]
+    assert not (bench.folder / "od-1_100.json").exists()
+    assert bench.windows.taken == 1 and not bench.windows.dropped
+
+
+def test_a_window_that_missed_all_its_steps_is_begun_anew_and_lasts_longer(bench: Bench) -> None:
+    bench.decode(100)
+    bench.request()
+    bench.go(0.5)
+    lasted = bench.control.asked[0][2]
+    for ring in bench.rings.values():
+        ring.write(*steady(100, bench.control.span[0], 10 * MS))
+    for process in bench.processes.live:
+        process.read()
+    bench.go_to_end()
+    bench.traces(1, steps=0)
+    assert bench.go(0.25) == []
+    bench.decode()
+    bench.go(1)
+    assert bench.control.asked[1] == (1, 32, min(2000, 4 * lasted))
+
+
+def test_a_window_without_a_step_is_kept_where_none_ran(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go_to_end()
+    bench.traces(1, steps=0)
+    (done,) = bench.go(0.25)
+    assert len(done.raws) == 2 and done.tries == 1
+
+
+def test_a_window_is_not_begun_anew_when_recording_has_stopped(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go_to_end()
+    bench.control.stopped = 1
+    (done,) = bench.go(3)
+    assert done.failed is not None and done.failed.code == "lost" and takers.DROPPED in done.failed.message
+
+
+def test_each_process_that_gave_no_file_says_why(bench: Bench) -> None:
+    bench.decode()
+    bench.request()
+    bench.go_to_end()
+    bench.processes.live.pop().ring.close()
+    (done,) = bench.go(3)
+    assert done.lost == {100: takers.DROPPED, 101: takers.ENDED} and done.tries == 1, (
+        "with a rank less it would miss it"
+    )
+    assert done.failed is not None
+    assert takers.ENDED in done.failed.message and takers.DROPPED in done.failed.message
 
 
 def test_forked_ranks_and_old_torch_are_told_what_to_do(tmp_path: Path) -> None:
@@ -487,7 +581,7 @@ def test_stopped_is_stopped(bench: Bench) -> None:
 def test_the_end_waits_for_nothing(bench: Bench) -> None:
     bench.decode()
     bench.request()
-    bench.go(LEAD_S + 1)
+    bench.go_to_end()
     bench.windows.flush(bench.now)
     assert bench.windows.current is not None, "what is being taken is still collected"
     bench.traces(1, 101)
@@ -513,7 +607,7 @@ def test_the_cost_of_one_window_is_reckoned_with_in_the_next(tmp_path: Path) -> 
         ring.write(*steady(20, begin, 25 * MS, window=1))  # two and a half times as slow
     for process in bench.processes.live:
         process.read()
-    bench.go(LEAD_S + 1)
+    bench.go_to_end()
     bench.traces(1)
     assert len(bench.go(0.25)) == 1
     bench.now += 20

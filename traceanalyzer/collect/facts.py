@@ -37,6 +37,8 @@ class Window:
     missing: pids that hold a model and gave no file.
     labelled: False where no hooked model is known: the trace then has no labels of ours.
     failed: why a window that was accepted gave no file at all.
+    lost: pid -> why it gave no file, of those that were asked for one.
+    tries: how often it was begun; anew where nobody had recorded it for a reason that passes.
     """
 
     number: int
@@ -48,6 +50,8 @@ class Window:
     missing: list[int] = field(default_factory=list)
     labelled: bool = True
     failed: Refused | None = None
+    lost: dict[int, str] = field(default_factory=dict)
+    tries: int = 0
     service: dict[str, Any] = field(default_factory=dict)
     """The engine's own metrics at open and close, see `service`."""
 

@@ -39,6 +39,7 @@ _MOST_STEPS = 100_000
 _MOST_BODY = 4096
 _MOST_DRAINED = 1 << 20
 _MOST_LISTED = 200
+_NO_ROOM = "it was deleted at once, to make room"
 _PIECE = 1 << 16
 _COUNT = re.compile(r"[0-9]{1,6}\Z")
 _REFUSED = {"busy": 409, "min_gap": 429, "per_day": 429}
@@ -150,8 +151,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {"status": "ok"})
         elif self._is_allowed(path):
             facts = self.service.spool.manifest()
-            listed = facts["windows"][-_MOST_LISTED:]
-            self._answer(200, {"windows": listed, "dropped": facts["dropped"], "stopped": self.service.spool.stopped})
+            listed = {key: facts[key][-_MOST_LISTED:] for key in ("windows", "failed")}
+            self._answer(200, {**listed, "dropped": facts["dropped"], "stopped": self.service.spool.stopped})
 
     def do_POST(self) -> None:
         """`/windows`."""
@@ -265,7 +266,7 @@ class Handler(BaseHTTPRequestHandler):
         if entry is None:
             self._refuse(504, "wait", f"window {number} is not finished yet; it goes on", window=number)
         elif not entry["files"]:
-            self._refuse(500, "lost", f"window {number} gave no file", window=number)
+            self._refuse(500, "lost", f"window {number} gave no file: {entry.get('why', _NO_ROOM)}", window=number)
         else:
             self._send(entry)
 
@@ -289,7 +290,7 @@ class Handler(BaseHTTPRequestHandler):
                     files.append((file["name"], stack.enter_context((spool.folder / file["name"]).open("rb"))))
             names = {name for name, _ in files}
             if not files:
-                self._refuse(500, "lost", f"window {entry['number']} was dropped", window=entry["number"])
+                self._refuse(500, "lost", f"window {entry['number']} gave no file: {_NO_ROOM}", window=entry["number"])
             elif len(files) == 1:
                 self._send_file(*files[0], number=entry["number"])
             else:

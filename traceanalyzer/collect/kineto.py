@@ -7,8 +7,10 @@ answer has the same header and the text of a configuration, or none. What was fo
 
 - Processes ask once a second at best. While one records or writes, the bit for activities is missing from `req`: it is
   busy, and what it is sent would be dropped.
-- A start time is kept to the millisecond, in Kineto's thread, when it is two seconds ahead: up to one until the process
-  asks, up to one until that thread looks. A start time that has passed leaves an empty `.tmp` file and no trace.
+- A start time is kept to the millisecond, by a thread of Kineto's that looks once a second: from when the process
+  fetched its first window on, and after each window from that one's end on. It takes up what starts within the next
+  second and silently drops what has started. So a start just behind one of its turns is missed when that turn is late
+  by as little, on a busy machine: `start_s` keeps away from them.
 - Bounded by iterations (PROFILE_START_ITERATION=0, ACTIVITIES_ITERATIONS=N), exactly N+1 steps are recorded, from the
   next step after the request on: the start time is ignored, each rank begins at its own time, the model's own thread
   starts the recording, and ACTIVITIES_DURATION_MSECS does not end it. A server without requests stays recording until
@@ -29,14 +31,20 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import Mapping
+from typing import Iterable, Mapping
 
 SOCKET = "dynolog"
 """The socket's name, which Kineto expects in KINETO_IPC_SOCKET_DIR."""
 POLL_S = 1.0
 """How often a process asks, with the configuration that `environment` gives it."""
-LEAD_S = 2.5
-"""From sending a configuration to its start time: a poll, a turn of Kineto's thread, and some room."""
+ROOM_S = 1.5
+"""From fetching a configuration to its start time, at least: a turn of Kineto's thread, and some room."""
+LEAD_S = POLL_S + ROOM_S + 1.0
+"""From sending a configuration to its start time, at most."""
+_TURN_S = 1.0
+"""How often Kineto's thread looks whether a window begins."""
+_BEHIND = 0.75
+"""Where a window starts between two turns, as a share: so much may a turn be late, and the rest too early."""
 STALE_S = 5.0
 """A process that has not asked for so long does not ask any more."""
 MOST_CONFIG_BYTES = 16_384
@@ -54,12 +62,14 @@ class Daemon:
     """Answers Kineto's requests from one thread of its own.
 
     polls: process number, as the process itself sees it, -> monotonic seconds of its last request.
+    unused: process number -> how many times in a row it has asked for work and could record.
     refused: datagrams that were not understood.
     """
 
     def __init__(self, folder: Path) -> None:
         """Bind the socket. The folder must be private (0700). Raises `OSError`, also for a path of over 107 bytes."""
         self.polls: dict[int, float] = {}
+        self.unused: dict[int, int] = {}
         self.refused = 0
         self._idle: dict[int, bool] = {}
         self._waiting: dict[int, tuple[bytes, float]] = {}
@@ -88,7 +98,18 @@ class Daemon:
         """Whether a process said with its last request that it could record now."""
         return self.polling(pid) and self._idle.get(pid, False)
 
-    def send(self, pid: int, config: str, wait_s: float = POLL_S * 1.5) -> None:
+    def asks_in(self, pid: int) -> float:
+        """Seconds until a process should ask again."""
+        left = self.polls.get(pid, float("-inf")) + POLL_S - time.monotonic()
+        return left if left > 0 else POLL_S  # it is late, or never asked
+
+    def fetched_ago(self, pid: int) -> float | None:
+        """How many seconds ago a process fetched what was sent to it last; None where it has not."""
+        with self._lock:
+            fetched = self._delivered.get(pid)
+        return None if fetched is None else time.monotonic() - fetched
+
+    def send(self, pid: int, config: str, wait_s: float) -> None:
         """Give a process a configuration with its next request, if that comes within `wait_s` seconds.
 
         Raises `ValueError` where it is too long for one datagram.
@@ -99,11 +120,6 @@ class Daemon:
         with self._lock:
             self._delivered.pop(pid, None)
             self._waiting[pid] = (text, time.monotonic() + wait_s)
-
-    def delivered(self, pid: int) -> bool:
-        """Whether the process fetched what was sent to it last."""
-        with self._lock:
-            return pid in self._delivered
 
     def close(self) -> None:
         """Stop answering and remove the socket."""
@@ -164,6 +180,7 @@ class Daemon:
         with self._lock:
             self.polls[pid] = now
             self._idle[pid] = idle
+            self.unused[pid] = self.unused.get(pid, 0) + 1 if idle else 0
             text, until = self._waiting.get(pid, (b"", 0.0))
             if text and now > until:
                 del self._waiting[pid]
@@ -171,8 +188,24 @@ class Daemon:
                 del self._waiting[pid]
                 self._delivered[pid] = now
                 self._idle[pid] = False
+                self.unused[pid] = 0
                 return text
         return b""
+
+
+def start_s(fetches: Iterable[float], turns: Iterable[float]) -> float:
+    """When a window is to start so that no process misses it, epoch seconds.
+
+    Args:
+        fetches: when each process will fetch it.
+        turns: any time at which the thread of each one's Kineto looks.
+    """
+    earliest = max(fetches) + ROOM_S
+    places = sorted({turn % _TURN_S for turn in turns})
+    gaps = [after - before for before, after in zip(places, [*places[1:], places[0] + _TURN_S])]
+    widest = max(gaps)
+    place = places[gaps.index(widest)] + _BEHIND * widest
+    return earliest + (place - earliest) % _TURN_S
 
 
 def window_config(log_file: Path, start_ns: int, duration_ms: int, shapes: bool, stack: bool) -> str:
@@ -180,7 +213,7 @@ def window_config(log_file: Path, start_ns: int, duration_ms: int, shapes: bool,
 
     Args:
         log_file: NAME.json; each process writes NAME_PID.json beside it.
-        start_ns: epoch nanoseconds; at least `LEAD_S` ahead.
+        start_ns: epoch nanoseconds, see `start_s`.
         duration_ms: of the window.
         shapes: record the shapes of operators' inputs.
         stack: record Python frames.

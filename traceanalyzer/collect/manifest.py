@@ -26,6 +26,16 @@ SCHEMA = 1
 _REST = 20.0
 """Least time between two writes, as a multiple of what one took: a long manifest is written less often."""
 _LONGEST_REST_S = 5.0
+_MOST_FAILED = 100
+_NOT_KEPT = {
+    "behind": "too many windows were waiting to be written",
+    "damaged": "its trace is damaged",
+    "disk_error": "the disk could not be written",
+    "disk_full": "the disk is full",
+    "no_file": "its file was not there any more",
+    "no_memory": "there was no memory to finish its file",
+    "unreadable": "its file could not be read",
+}
 
 
 class Manifest:
@@ -60,9 +70,15 @@ class Manifest:
         dropped[reason] = dropped.get(reason, 0) + count
         self.changed = True
 
+    def lose(self, window: Window, pid: int, reason: str, detail: str = "") -> None:
+        """Count a process' file that was recorded and is not kept, and say so in its window."""
+        self.count_dropped(reason)
+        window.lost[pid] = _NOT_KEPT[reason] + (f": {detail}" if detail else "")
+
     def add_window(self, window: dict[str, Any]) -> None:
-        """List one window with its files."""
-        self.facts["windows"].append(window)
+        """List one window with its files; of those without, the last ones with why."""
+        self.facts["windows" if window["files"] else "failed"].append(window)
+        del self.facts["failed"][:-_MOST_FAILED]
         self.changed = True
 
     def drop_files(self, names: set[str], reason: str) -> int:
@@ -124,17 +140,25 @@ def first_facts(created_ns: int, tool_version: str, host_hash: str, mode: str, r
     return {
         "schema": SCHEMA, "kind": KIND, "tool_version": tool_version, "created_at": timestamp(created_ns),
         "finished_at": None, "host_hash": host_hash, "mode": mode, "recorder": recorder, "windows": [],
-        "processes": [], "steplogs": [], "counters": None, "dropped": {}, "lost": {}, "failures": [], "exit_code": None,
-        "signal": None,
+        "failed": [], "processes": [], "steplogs": [], "counters": None, "dropped": {}, "lost": {}, "failures": [],
+        "exit_code": None, "signal": None,
     }  # fmt: skip
 
 
 def window_entry(window: Window, missing: Sequence[int | None], files: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the manifest says of one window; `missing` are the ranks without a file, None for one that is unknown."""
-    return {
+    """What the manifest says of one window; `missing` are the ranks without a file, None for one that is unknown.
+
+    Where a file is lacking, `why` says why: as known when the window ended, or as each process' file fared since.
+    """
+    entry: dict[str, Any] = {
         "number": window.number, "reason": window.reason, "requested_ns": window.requested_ns, "stable": window.stable,
-        "weight_s": window.weight_s, "ranks_missing": list(missing), "files": files,
+        "weight_s": window.weight_s, "tries": window.tries or None, "ranks_missing": list(missing), "files": files,
     }  # fmt: skip
+    if window.failed is not None:
+        entry["why"] = window.failed.message
+    elif window.lost or not files:
+        entry["why"] = "; ".join(sorted(set(window.lost.values()))) or "its file was not kept"
+    return entry
 
 
 def free_name(folder: Path, host_hash: str, pid: int, rank: int, opened_ns: int) -> str:

@@ -217,11 +217,12 @@ class Spool:
                 self._manifest.changed = True
 
     def _give_up(self, job: _Job, reason: str) -> None:
-        self._manifest.count_dropped(reason, max(1, len(job.window.raws)))
         self._lost += 1
         for raw in job.window.raws:
+            self._manifest.lose(job.window, raw.pid, reason)
             self._tidy(raw)
-        self._answer(job.window.number, window_entry(job.window, [], []))
+        self._manifest.add_window(entry := window_entry(job.window, [], []))
+        self._answer(job.window.number, entry)
 
     def _take(self, job: _Job) -> dict[str, Any]:
         """Finish one window: its manifest entry, without files where none was kept."""
@@ -237,10 +238,10 @@ class Spool:
         if not window.raws and window.failed is None:  # what failed is counted where it did
             self._manifest.count_dropped("no_file")
         entry = window_entry(window, missing, files)
+        self._manifest.add_window(entry)
         if files:
             spans = [(file["opened_ns"], file["closed_ns"]) for file in files]
             self._recorded_ns += max((end - begin for begin, end in spans if begin and end), default=0)
-            self._manifest.add_window(entry)
             names = {file["name"] for file in files} - self._make_room({self.folder / file["name"] for file in files})
             entry = {**entry, "files": [file for file in files if file["name"] in names]}
         if entry["files"]:
@@ -263,18 +264,18 @@ class Spool:
                 block = blocks.build(window, raw, about, self._sampling(raw, found), found, missing)
                 return [file_entry(target.name, raw, about, found, finish(stream, found, target, block))]
         except Damaged as error:
-            self._manifest.count_dropped("damaged")
+            self._manifest.lose(window, raw.pid, "damaged", str(error))
             complain(f"window {window.number} of process {raw.pid} is not kept, its trace is damaged: {error}")
             if self.plan.verbose:
                 with contextlib.suppress(OSError):
                     raw.path.replace(self.folder / DAMAGED)
         except MemoryError:
-            self._manifest.count_dropped("no_memory")
+            self._manifest.lose(window, raw.pid, "no_memory")
         except OSError as error:
             if error.filename == str(raw.path):
-                self._manifest.count_dropped("no_file" if isinstance(error, FileNotFoundError) else "unreadable")
+                self._manifest.lose(window, raw.pid, "no_file" if error.errno == errno.ENOENT else "unreadable")
             else:
-                self._manifest.count_dropped(self._meet(error))
+                self._manifest.lose(window, raw.pid, self._meet(error))
         return []
 
     def _target(self, window: Window, raw: RawWindow, about: About, found: Scan) -> Path:
@@ -291,10 +292,9 @@ class Spool:
 
     def _tidy(self, raw: RawWindow) -> None:
         """Remove a raw trace and what its recorder wrote beside it."""
-        with contextlib.suppress(OSError):
-            raw.path.unlink()
-        with contextlib.suppress(OSError):
-            raw.path.with_suffix(".meta.json").unlink()
+        for path in (raw.path, raw.path.with_suffix(".meta.json")):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _tell(self, entry: Mapping[str, Any]) -> None:
         files, size = entry["files"], sum(file["bytes"] for file in entry["files"])

@@ -1,8 +1,8 @@
 """How one window is taken by each of the two recorders, over all processes at once.
 
 A taker says whether it could start now, starts, and collects the files. What could be wrong: a process that ends, or
-whose Kineto drops the window for the script's own profiler, gives no file and no message. It is given up when it is
-gone, when its Kineto asks for work again, or after two minutes.
+whose Kineto drops the window, gives no file and no message. It is given up when it is gone, when its Kineto asks for
+work again, or after two minutes; why is a conclusion from that.
 """
 
 from __future__ import annotations
@@ -15,19 +15,37 @@ from typing import Any, Iterable, Protocol, Sequence
 
 from .facts import RawWindow, Window
 from .inside import layout
-from .kineto import LEAD_S, Daemon, window_config
+from .kineto import Daemon, start_s, window_config
 from .processes import Process
+from .scan import Damaged, scan
 
 LABELS_BEFORE_NS = 500_000_000
 LABELS_AFTER_NS = 1_500_000_000
 """Labels begin before a window and end after it, so that every step in it has one though Kineto starts late."""
 GAP_S = 5.0
 """From one on-demand window's end to the next one's start."""
+ENDED = "the process ended before its file was complete"
+UNFETCHED = "its Kineto did not fetch the window in time"
+DROPPED = "its Kineto dropped the window: the machine was too busy to begin in time, or another profiler took over"
+EMPTY = "its Kineto began too late: no step is in the file"
+SILENT = "no file came within two minutes"
+UNDONE = "there was no time left to wait for its file"
+WITHOUT_STEPS = "it ran no step"
+PASSED_OVER = "it did not take the window: a profiler of the script's own was running"
+"""Why a process gave no file."""
+PASSING = frozenset({UNFETCHED, DROPPED, EMPTY})
+"""Those for which the next try can well succeed."""
 _WRITING_S = 120.0
 _HELD_S = 0.04
 """From holding the script's profilers back to looking whether one was quicker."""
 _WAIT_FOR_STEPS_S = 20.0
 _ASKED_AGAIN_S = 3.0
+_UNUSED = 2
+"""A process that asks for work so often after a window's end has no file on its way."""
+_UNUSED_S = 0.5
+_FETCHED_LATE_S = 1.05
+"""A window that is fetched later than this before its start can be missed."""
+_SMALL_BYTES = 1 << 18
 _TORCH_ON_CUDA = (2, 7)
 """Kineto of older releases starts on demand with the CPU alone."""
 _TEXTS = ("recorder", "closed_by")
@@ -58,13 +76,15 @@ class OnDemand:
         self._raw = raw
         self._shapes, self._stack = shapes, stack
         self._open: dict[int, Process] = {}
-        self._idle_since: dict[int, float] = {}
+        self._unused: dict[int, int] = {}
+        self._turns: dict[int, float] = {}
+        """Epoch seconds at which the thread of a process' Kineto looked, and looks every second from then on."""
         self._late = _Late()
         self._start_ns = self._end_ns = 0
         self._closed_by = "time"
         self._over_s = float("-inf")
         self._held_s: float | None = None
-        self._number = 0
+        self._stem = ""
 
     def able(self, process: Process) -> bool:
         """Whether a process can be recorded this way: its Kineto asks for work, and records GPUs when asked."""
@@ -115,35 +135,44 @@ class OnDemand:
     ) -> None:
         """Send the window to all targets. Raises `ValueError` where Kineto cannot write to the folder."""
         self._late.sweep()
-        self._number = window.number
-        self._start_ns = int((now + LEAD_S) * 1000) * 1_000_000
+        fetches = {process.pid: now + self._daemon.asks_in(process.pid) for process in targets}
+        start = start_s(fetches.values(), (self._turns.get(pid, fetch) for pid, fetch in fetches.items()))
+        window.lost.clear()
+        self._stem = f"od-{window.number}" + (f".{window.tries}" if window.tries > 1 else "")
+        self._start_ns = int(start * 1000) * 1_000_000
         self._end_ns = self._start_ns + ms * 1_000_000
         self._closed_by = "steps" if by_steps else "time"
         config = window_config(
-            self._raw / f"od-{window.number}.json", self._start_ns, ms, shapes=self._shapes, stack=self._stack
+            self._raw / f"{self._stem}.json", self._start_ns, ms, shapes=self._shapes, stack=self._stack
         )
         self._control.request(window.number, steps, ms)
         self._control.record_span(self._start_ns - LABELS_BEFORE_NS, self._end_ns + LABELS_AFTER_NS)
         self._open = {process.pid: process for process in targets}
-        self._idle_since.clear()
+        self._unused.clear()
         for process in targets:
             process.log.mark(int(now * 1e9), self._end_ns + LABELS_AFTER_NS)
-            self._daemon.send(process.pid, config)
+            self._daemon.send(process.pid, config, start - now - _FETCHED_LATE_S)
 
     def collect(self, window: Window, live: set[int], now: float) -> bool:
         """Take the files that are there; True when nothing more is to come."""
-        for pid in list(self._open):
+        for pid, process in list(self._open.items()):
+            why = self._why_lost(pid, live, now)  # before the file is looked for: Kineto asks again when it is there
+            self._note_turn(pid, now)
             path = self._path(pid)
-            if path.exists():  # renamed when complete
+            if path.exists() and self._is_empty(path, process):
+                self.give_up(window, EMPTY, pid)
+            elif path.exists():  # renamed when complete
                 raw = RawWindow(path, pid, "ondemand", self._start_ns, self._end_ns, self._closed_by)
                 window.raws.append(raw)
+                self._turns[pid] = self._end_ns / 1e9
                 del self._open[pid]
-            elif self._is_lost(pid, live, now):
-                self.give_up(window, pid)
+            elif why:
+                self.give_up(window, why, pid)
         self._late.sweep()
         if self._open:
             return False
-        self._over_s = now
+        if window.raws:
+            self._over_s = now
         self.release()
         return True
 
@@ -157,27 +186,50 @@ class OnDemand:
         """Start and end of the window, epoch nanoseconds."""
         return self._start_ns, self._end_ns
 
-    def give_up(self, window: Window, pid: int | None = None) -> None:
+    def give_up(self, window: Window, why: str, pid: int | None = None) -> None:
         """Wait no longer for one process, or for all."""
         for given_up in list(self._open) if pid is None else [pid]:
             path = self._path(given_up)
             self._late.add(path, path.with_name(path.name + ".tmp"))
             window.missing.append(given_up)
+            window.lost[given_up] = why
             del self._open[given_up]
 
     def _path(self, pid: int) -> Path:
-        return self._raw / f"od-{self._number}_{pid}.json"
+        return self._raw / f"{self._stem}_{pid}.json"
 
-    def _is_lost(self, pid: int, live: set[int], now: float) -> bool:
-        start, end = self._start_ns / 1e9, self._end_ns / 1e9
-        if pid not in live or now > end + _WRITING_S:
-            return True
-        if not self._daemon.delivered(pid):
-            return now > start
-        if now < end + _ASKED_AGAIN_S or not self._daemon.idle(pid):
-            self._idle_since.pop(pid, None)
+    def _note_turn(self, pid: int, now: float) -> None:
+        """Remember when a process fetched its first window: then its Kineto starts the thread that looks for begins."""
+        if pid not in self._turns:
+            ago = self._daemon.fetched_ago(pid)
+            if ago is not None:
+                self._turns[pid] = now - ago
+
+    def _is_empty(self, path: Path, process: Process) -> bool:
+        """Whether steps ran in the window and none is in its file: Kineto's thread was late by more than it lasts."""
+        try:
+            if path.stat().st_size > _SMALL_BYTES:
+                return False
+            with path.open("rb") as stream:
+                steps = scan(stream).steps
+        except OSError:
             return False
-        return now - self._idle_since.setdefault(pid, now) > _ASKED_AGAIN_S
+        except Damaged:  # a file without any event, or one that the spool will complain of
+            steps = 0
+        return not steps and bool(process.log.overhead(self._start_ns, self._end_ns).get("profiled_steps"))
+
+    def _why_lost(self, pid: int, live: set[int], now: float) -> str | None:
+        start, end = self._start_ns / 1e9, self._end_ns / 1e9
+        unused = self._daemon.unused.get(pid, 0)
+        if pid not in live:
+            return ENDED
+        if now > end + _WRITING_S:
+            return SILENT
+        if self._daemon.fetched_ago(pid) is None:
+            return UNFETCHED if now > start - _FETCHED_LATE_S / 2 else None
+        if now < end + _UNUSED_S or unused < self._unused.get(pid, 0):
+            self._unused[pid] = unused
+        return DROPPED if unused >= self._unused.setdefault(pid, unused) + _UNUSED else None
 
 
 class _Late:
@@ -238,8 +290,10 @@ class AtSteps:
             if raw is not None:
                 window.raws.append(raw)
                 del self._open[pid]
-            elif self._is_lost(process, live, now):
-                self.give_up(window, pid)
+            else:
+                why = self._why_lost(process, live, now)
+                if why:
+                    self.give_up(window, why, pid)
         self._late.sweep()
         return not self._open
 
@@ -250,24 +304,28 @@ class AtSteps:
         """The processes say themselves when they recorded."""
         return 0, 0
 
-    def give_up(self, window: Window, pid: int | None = None) -> None:
+    def give_up(self, window: Window, why: str, pid: int | None = None) -> None:
         """Wait no longer for one process, or for all; with the last of them, let nobody open it any more."""
         for given_up in list(self._open) if pid is None else [pid]:
             window.missing.append(given_up)
+            window.lost[given_up] = why
             stem = f"{given_up}-{self._number}"
             self._late.add(*(self._raw / (stem + end) for end in (".json", ".json.tmp", ".meta.json")))
             del self._open[given_up]
         if not self._open:
             self._control.request(self._number, 0, 0)
 
-    def _is_lost(self, process: Process, live: set[int], now: float) -> bool:
+    def _why_lost(self, process: Process, live: set[int], now: float) -> str | None:
         waited = now - self._asked_s - self._ms / 1000
-        if process.pid not in live or waited > _WRITING_S:
-            return True
+        if process.pid not in live:
+            return ENDED
+        if waited > _WRITING_S:
+            return SILENT
         if process.ring.word(layout.RING_WINDOW) == self._number:
-            return False
-        answered = process.ring.word(layout.RING_SEEN_WINDOW) == self._number
-        return waited > (_ASKED_AGAIN_S if answered else _WAIT_FOR_STEPS_S)
+            return None
+        if process.ring.word(layout.RING_SEEN_WINDOW) == self._number:
+            return PASSED_OVER if waited > _ASKED_AGAIN_S else None
+        return WITHOUT_STEPS if waited > _WAIT_FOR_STEPS_S else None
 
 
 def read_meta(path: Path) -> RawWindow | None:

@@ -2,8 +2,9 @@
 
 A window in mode `sample` is asked for, waits until the batch size has been the same for a while (at most 20 s; a window
 that was not granted that says so), then until nothing hinders the recorder, is taken, and is finished when each process
-gave its file or none can come any more. In mode `full` the processes take windows by themselves; only their files are
-collected. All times named `now` are epoch seconds.
+gave its file or none can come any more. Where none came for a reason that passes, it is begun anew, a few times. In
+mode `full` the processes take windows by themselves; only their files are collected. All times named `now` are epoch
+seconds.
 
 What could be wrong: the number of steps becomes a duration from what steps took lately, times what profiling cost the
 last time (at first a guess). When steps then take longer, a window holds fewer than were asked for, when they are
@@ -22,7 +23,8 @@ from .inside import layout
 from .kineto import Daemon
 from .options import Options
 from .processes import Process, Processes
-from .takers import Asks, AtSteps, OnDemand, read_meta
+from .say import say
+from .takers import EMPTY, PASSING, UNDONE, Asks, AtSteps, OnDemand, read_meta
 
 SETTLE_S = 20.0
 """Longest wait for a stable batch, and for a first step."""
@@ -36,6 +38,9 @@ _LEAST_MS = 20
 _EDGE_STEPS = 2
 """The first and the last step of a window that is bounded by time are cut off."""
 _LOOK_S = 0.2
+_MOST_TRIES = 4
+_LONGER = 4
+"""A window that began too late to hold a step is made longer by this factor."""
 
 
 class Commands(Asks, Protocol):
@@ -110,8 +115,10 @@ class Windows:
             return
         elif self._state == "clearing":
             self._clear(window, now)
-        elif self._state == "taking" and self._taker.collect(
-            window, {process.pid for process in self._processes.live}, now
+        elif (
+            self._state == "taking"
+            and self._taker.collect(window, {process.pid for process in self._processes.live}, now)
+            and not self._begin_anew(window, now)
         ):
             self._finish()
 
@@ -131,7 +138,7 @@ class Windows:
         self._looked = float("-inf")
         self.tick(now)
         if self.current is not None:
-            self._taker.give_up(self.current)
+            self._taker.give_up(self.current, UNDONE)
             self._taker.release()
             self._finish()
 
@@ -208,7 +215,10 @@ class Windows:
                 self._fail(Refused("busy", hindrance))
             return
         ms = self._duration_ms(window, targets)
+        if EMPTY in window.lost.values():
+            ms = min(self._longest_ms, ms * _LONGER)
         by_steps = ms < self._longest_ms
+        window.tries += 1
         try:
             self._taker.start(window, targets, self._steps, ms, by_steps, now)
         except ValueError as error:
@@ -233,12 +243,22 @@ class Windows:
         wanted = (self._steps + _EDGE_STEPS) * period * self._slowdown / 1e6
         return min(longest, max(_LEAST_MS, math.ceil(wanted)))
 
+    def _begin_anew(self, window: Window, now: float) -> bool:
+        """Go back to waiting for the right moment, where nobody recorded anything and the next try may succeed."""
+        whys = set(window.lost.values())
+        if window.raws or not whys <= PASSING or window.tries >= _MOST_TRIES or self._control.word(layout.STOPPED):
+            return False
+        if window.reason in ("signal", "http") or self._options.verbose:
+            say(f"window {window.number} is begun anew: {_why_lost(window)}")
+        self._state, self._since = "clearing", now
+        return True
+
     def _finish(self) -> None:
         window = self.current
         if window is None:
             return
         if not window.raws:
-            self._fail(Refused("lost", "no process gave a file: it ended, or its own profiler took over"))
+            self._fail(Refused("lost", f"no process gave a file: {_why_lost(window)}"))
             return
         self.taken += 1
         requested = window.requested_ns / 1e9
@@ -295,3 +315,10 @@ class Windows:
             self.files[raw.pid] += 1
             opened = raw.opened_ns or int(now * 1e9)
             self._finished.append(Window(number, "full", opened, raws=[raw]))
+
+
+def _why_lost(window: Window) -> str:
+    """Why processes gave no file, each reason once, with how many times it was tried."""
+    counts, many = Counter(window.lost.values()), len(window.lost)
+    told = [f"{why} ({count} of {many} processes)" if many > 1 else why for why, count in counts.items()]
+    return "; ".join(told) + (f" (try {window.tries})" if window.tries > 1 else "")
