@@ -196,7 +196,11 @@ def _stored(trace: Trace, work: pd.DataFrame, names: pd.Series, durations: pd.Se
 
 
 def _computed_in(kinds: pd.DataFrame) -> str | None:
-    """The data type that nearly all matrix kernels compute in; None where they do not say."""
+    """The data type that nearly all matrix kernels compute in; None where they do not say.
+
+    Quantised weights may be multiplied in fp32 whatever the activations are.
+    """
+    kinds = kinds[~(kinds["packed"] & kinds["dtype"].isin(("fp32", "tf32")))]
     time = kinds["ns"].groupby(kinds["dtype"].replace("tf32", "fp32")).sum().sort_values()
     mostly = len(time) and time.iloc[-1] >= _NEARLY_ALL * kinds["ns"].sum() and time.index[-1] in _PLAIN
     return str(time.index[-1]) if mostly else None

@@ -112,9 +112,9 @@ def activation(sizes: Sizes, rows: float, width: float, gated: bool) -> OpWork:
     return _plain("activation", (5 if gated else 1) * outputs, (3 if gated else 2) * outputs * sizes.size, sizes.dtype)
 
 
-def quantise(sizes: Sizes, rows: float, width: float) -> OpWork:
-    """Activations made smaller before a product: scaled and clamped."""
-    return _plain("quantise", 2 * rows * width, rows * width * (sizes.size + 1), sizes.dtype)
+def quantise(sizes: Sizes, rows: float, width: float, small: float) -> OpWork:
+    """Activations made smaller before a product, to `small` bytes each: scaled and clamped."""
+    return _plain("quantise", 2 * rows * width, rows * width * (sizes.size + small), sizes.dtype)
 
 
 def top_k(sizes: Sizes, rows: int) -> OpWork | None:

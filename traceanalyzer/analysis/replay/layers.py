@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from traceanalyzer.analysis.replay.align import Refused
 from traceanalyzer.analysis.replay.roles import Roles, attentions, kind, mlps
 from traceanalyzer.analysis.replay.sequence import (
+    ACTIVATION,
     ATTENTION,
     COMBINE,
     COMM,
@@ -113,8 +114,10 @@ def _mlps(config: ModelConfig) -> Iterator[list[Roles]]:
     mixed = [config.has_experts(layer) for layer in range(config.layers)]
     examples = {routed: mixed.index(routed) for routed in sorted(set(mixed))}
     for chosen in itertools.product(*(mlps(config, layer) for layer in examples.values())):
+        plain = {role.removeprefix("shared_") for roles in chosen for role in roles}
         by_kind = dict(zip(examples, chosen, strict=True))
-        yield [by_kind[routed] for routed in mixed]
+        if not {"gate", "gate_up"} <= plain:  # dense MLPs and shared experts run the same code
+            yield [by_kind[routed] for routed in mixed]
 
 
 def _wanted(before: Roles, after: Roles, chosen: Sequence[Roles]) -> list[Roles]:
@@ -198,7 +201,10 @@ def _first_unlike(keys: Sequence[tuple[Key, ...]], which: Sequence[int]) -> str 
 
 def _impossible(carriers: Carriers, passed: Pass) -> str | None:
     """A kernel on the wrong side of attention."""
+    mlps = [[carriers.parts[i] for i in layer.mlp] for layer in passed.layers]
     for number, layer in enumerate(passed.layers):
+        if any(ACTIVATION in parts for parts in mlps) and not _activates(mlps[number]):
+            return f"layer {number}: its MLP without one activation between its products"
         parts = [carriers.parts[i] for i in layer.attention]
         at = parts.index(ATTENTION)
         for part in (ROPE, KV_WRITE, NORM):
@@ -209,6 +215,14 @@ def _impossible(carriers: Carriers, passed: Pass) -> str | None:
     return None
 
 
+def _activates(parts: Sequence[str]) -> bool:
+    """Whether an activation stands in front of a product, and none beside another one."""
+    places = [i for i, part in enumerate(parts) if part == ACTIVATION]
+    heavy = [i for i, part in enumerate(parts) if part in HEAVY]
+    between = [sum(i < place for i in heavy) for place in places]
+    return bool(places) and len(set(between)) == len(between) and between[0] > 0 and between[-1] < len(heavy)
+
+
 def _edges(carriers: Carriers, passed: Pass, leads: Sequence[tuple[Key, ...]]) -> str | None:
     """Whether the first layer begins, and the last one ends, as the others do.
 
@@ -217,7 +231,8 @@ def _edges(carriers: Carriers, passed: Pass, leads: Sequence[tuple[Key, ...]]) -
     """
     usual = [key[0] for key in (leads[1] if len(leads) > 1 else leads[0])]
     first = [key[0] for key in leads[0]]
-    last = [key[0] for key in _keys(carriers, passed.after)]
+    ending = _keys(carriers, passed.after)
+    last = [key[0] for key in ending]
     norms = first.count(NORM)
     begins = usual[_last_norm(usual) :] if norms else [part for part in usual[-1:] if part == QUANTISE]
     if norms > 1 or first[len(first) - len(begins) :] != begins:
@@ -230,6 +245,9 @@ def _edges(carriers: Carriers, passed: Pass, leads: Sequence[tuple[Key, ...]]) -
     ends = [usual] if norms else [[*usual, NORM]] if NORM in usual else [usual, [*usual, NORM]]
     if passed.head is not None and last not in ends:
         return f"after the last layer: {_listed(last)}, where {_listed(ends[0])} was expected"
+    same = zip(ending[:-1], leads[1] if len(leads) > 1 else (), strict=False)
+    if passed.head is not None and any(here[1] != there[1] for here, there in same):
+        return "after the last layer: other kernels than after the layers before"
     return None
 
 

@@ -74,7 +74,10 @@ def parts(
     if passed.head is not None:
         out[passed.head] = Part(HEAVY[0], "lm_head")
     for i, part in enumerate(out):
-        if part is not None and part.what in HEAVY:
+        if part is not None and part.what == QUANTISE:
+            following = next((k for k in range(i, len(out)) if k in passed.roles), i)
+            out[i] = Part(QUANTISE, part.role, dtypes[following])
+        elif part is not None and part.what in HEAVY:
             fused = part.role in EXPERT_ROLES and not _activated(carriers, passed, i)
             out[i] = Part(part.what, part.role, dtypes[i], fused=fused)
     return out
@@ -156,7 +159,7 @@ def work_of(part: Part, sizes: Sizes, facts: Facts) -> OpWork | None:
         ROPE: lambda: described.rope(sizes, rows),
         KV_WRITE: lambda: described.kv_write(sizes, rows),
         ACTIVATION: lambda: _activation(part.role, sizes, rows),
-        QUANTISE: lambda: _quantise(part.role, sizes, rows),
+        QUANTISE: lambda: _quantise(part, sizes, rows),
         ROUTING: lambda: described.top_k(sizes, rows) if part.role == "top_k" else described.finalise(sizes, rows),
         EMBEDDING: lambda: described.embedding(sizes, (facts.logits or 0) if part.role == "last" else rows),
     }
@@ -184,8 +187,7 @@ def _activation(product: str, sizes: Sizes, rows: int) -> OpWork | None:
     return described.activation(sizes, rows, width, product.endswith("gate_up")) if product else None
 
 
-def _quantise(product: str, sizes: Sizes, rows: int) -> OpWork | None:
-    if product in EXPERT_ROLES:
-        return None
-    found = products.matrix(product, sizes)
-    return described.quantise(sizes, rows, found.k) if found else None
+def _quantise(part: Part, sizes: Sizes, rows: int) -> OpWork | None:
+    found = products.matrix(part.role, sizes) if part.role not in EXPERT_ROLES else None
+    small = products.SMALL.get(part.dtype or "", 1.0)
+    return described.quantise(sizes, rows, found.k, small) if found else None
