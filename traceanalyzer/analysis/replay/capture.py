@@ -20,6 +20,7 @@ import pandas as pd
 
 from traceanalyzer.analysis import activity as activities
 from traceanalyzer.analysis import kernels, steps, work
+from traceanalyzer.analysis.replay.helpers import fill_helpers
 from traceanalyzer.analysis.replay.reference import Evidence, Ints, Part, evidence_of_steps
 from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Trace
 
@@ -44,7 +45,7 @@ def evidence_of(trace: Trace) -> Evidence:
         found = steps.find(trace, activity, measured)
         return evidence_of_steps(trace, activity, measured, found.table, found.activity_step, trace.source.name)
     placed = tuple(replace(part, rows=np.searchsorted(rows, part.rows)) for part in parts)
-    measured = work.fill_experts(run, activity, measured, None)
+    measured = fill_helpers(run, activity, work.fill_experts(run, activity, measured, None))
     return Evidence(run, activity, measured, placed, trace.source.name)
 
 

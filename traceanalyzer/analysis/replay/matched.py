@@ -154,7 +154,7 @@ def _take(reference: Reference, matched: _Matched, unknown: Bools, answer: Answe
     distinct: dict[OpWork, int] = {}
     index = np.full(len(reference.works) + 1, MISSING, np.int64)
     for place, one in enumerate(reference.works):
-        if one is not None and one.category != "attention":
+        if one is not None and (one.flops is not None or one.bytes is not None):
             index[place] = len(answer.works) + distinct.setdefault(one, len(distinct))
     answer.works.extend(distinct)
     for rows, position in zip(matched.rows, matched.position, strict=True):

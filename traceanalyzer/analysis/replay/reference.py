@@ -162,10 +162,9 @@ def _work(row: dict[str, object], same_context: bool) -> OpWork | None:
         estimated=bool(row["estimated"]),
         **known,
     )
-    if category == "attention" and not same_context:
+    if category == "attention" and role not in HELPER_ROLES and not same_context:
         unknown: dict[str, Any] = dict.fromkeys(FLOATS)
-        told = found.heads is not None and role not in HELPER_ROLES
-        return replace(found, estimated=False, kv_len=None, **unknown) if told else None
+        return replace(found, estimated=False, kv_len=None, **unknown) if found.heads is not None else None
     activations = category in MATRIX_CATEGORIES and found.weight_bytes is None and (found.batch or 1) > 1
     unknown_work = found.flops is None and found.bytes is None
     return None if unknown_work or (activations and not same_context) else found

@@ -4,7 +4,8 @@ Inductor records each launch as an op of the kernel's name: the tensors it passe
 are the sizes of the iteration (xnumel; ynumel, xnumel; xnumel, r0_numel). Bytes are each tensor once, but of none more
 elements than the kernel iterates over: of an embedding table only the rows taken. What a fused kernel computes is not
 recorded, so its FLOPs are unknown, except for the matrix templates (`triton_tem_`, `triton_mm_`), whose two factors and
-result are recognised by their shapes.
+result are recognised by their shapes, and for kernels whose name holds nothing but copies: it lists every op that went
+into the kernel (`get_fused_kernel_name` in torch/_inductor/codegen), at times more, never fewer.
 
 What could be wrong: a tensor that is read and written in place counts once, since the record does not tell which those
 are; a tensor read twice, or only in part, counts once in full. So the bytes are an estimate, and marked as one. Where
@@ -13,6 +14,7 @@ the iteration cannot be told and a tensor larger than the last one (an output) m
 
 from __future__ import annotations
 
+import re
 from math import prod
 
 from traceanalyzer.analysis.shapes import Signature, integer, numel
@@ -25,6 +27,11 @@ _ROLES = {
     "red": "reduction",
 }
 _MATRIX = ("tem", "mm", "bmm", "addmm")
+_COPIES = re.compile(
+    r"triton_poi_fused(?:_(?:_to_copy|_unsafe_view|cat|clone|constant_pad_nd|copy_?|empty|expand|full|permute|reshape"
+    r"|select|slice|split|squeeze|stack|t|transpose|unsqueeze|view|zeros|moe_forward(?:_shared)?))+(?:_\d+)?"
+)
+"""Names of kernels that compute nothing; `moe_forward` is vLLM's own op, which runs in kernels of its own."""
 _MOST_SIZES = 3
 """Inductor tiles at most three dimensions."""
 
@@ -53,6 +60,7 @@ def inductor_work(op: str, sig: Signature) -> OpWork | None:
         model="inductor",
         category="fused_triton",
         role=_ROLES[kind],
+        flops=0.0 if _COPIES.fullmatch(op) else None,
         bytes=_moved(known, _iterations(kind, [n for n in sizes if n is not None], known)),
         estimated=True,
     )
