@@ -220,7 +220,7 @@ def test_compiled_kernels_move_their_pointers_at_their_own_types(types: list[str
 
 
 def test_a_compiled_kernel_takes_rows_of_a_table_not_the_table() -> None:
-    """An embedding of 32 tokens and a norm: ids, rows of 151936 x 1024, weight, and the result, 32 x 1024 iterations."""
+    """An embedding of 32 tokens and a norm: ids, rows of 151936 x 1024, the weight and the result."""
     name = "triton_red_fused_embedding_mean_mul_pow_rsqrt_0"
     table = of_op(name, [[32], [151936, 1024], [1024], [32, 1024], [], []], ["long int", BF16, BF16, BF16, S, S], name,
                   concrete=["", "", "", "", "32", "1024"])  # fmt: skip
