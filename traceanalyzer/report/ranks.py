@@ -21,7 +21,7 @@ class RankRow(Section):
     """One device's part. `comm_us` is the sum of hidden, exposed, waiting and passing; times are over its whole span.
 
     `group`: ranks of the same number share their collectives. `offset_us` is what its clock is ahead of the first
-    rank's. `delay_us` is what the others would have waited less, had it come with the last but one.
+    rank's. `delay_us` is what the matched steps would win if it alone were no slower than the next.
     """
 
     rank: int | None

@@ -25,6 +25,8 @@ LEAVE_TOGETHER = frozenset((
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "dispatch", "combine", "collective",
 ))  # fmt: skip
 """Roles of communication that no rank leaves before all have come."""
+UNKNOWN = 1 << 62
+"""Slack of what is not known to wait for its launch."""
 _STAGES_PER_STEP = 4
 """A step with more sends and receives than this exchanges experts: it has at least two per layer then."""
 _BETWEEN_STAGES = re.compile(r"(?<![a-z])i?(?:send|recv)_?(?![a-z_])", re.IGNORECASE)
@@ -40,6 +42,7 @@ class Calls:
         base_ns: what turns its times into times of its host's clock.
         key: per call of a collective the text that is the same on all ranks, as a code common to all devices.
         start, end: ns on the trace's clock, in order of `start`.
+        slack: by how much the call could have ended earlier, and all that follows up to the next one with it.
         step: row label in `line.steps`, MISSING where none.
         together: calls that no rank leaves before all have come.
         compute: union of the kernels that are no communication.
@@ -52,6 +55,7 @@ class Calls:
     key: Ints
     start: Ints
     end: Ints
+    slack: Ints
     step: Ints
     together: Bools
     compute: Union
@@ -94,12 +98,30 @@ def of_device(line: Timeline, keys: dict[str, int]) -> Calls:
         key=np.array([code[int(name)] for name in names], np.int64),
         start=start[rows],
         end=end[rows],
+        slack=_slack(line, rows),
         step=table["step"].to_numpy(np.int64)[rows],
         together=np.isin(roles.astype(str), list(LEAVE_TOGETHER)),
         compute=union(start[kernel & ~comm], end[kernel & ~comm]),
         collective=union(start[collective], end[collective]),
         passing=union(start[passing], end[passing]),
     )
+
+
+def _slack(line: Timeline, rows: Ints) -> Ints:
+    """The least time that an activity after each row, up to the next row, had been launched for before it started.
+
+    What it takes to start an activity on an idle device does not count. Times that are not known are large.
+    """
+    if not len(rows):
+        return rows
+    started, launched = (line.table[name].to_numpy(np.int64) for name in ("start_ns", "launch_end_ns"))
+    known = launched != MISSING
+    ahead = np.where(known, started - launched, UNKNOWN)
+    ahead -= max(0, int(ahead.min()))
+    own: Ints = np.minimum.reduceat(np.append(ahead, UNKNOWN), rows + 1)
+    upcoming = np.append(ahead[rows[1:]], UNKNOWN)
+    slack: Ints = np.minimum(own, upcoming)
+    return slack
 
 
 def _between_stages(line: Timeline, comm: Bools) -> Bools:

@@ -32,6 +32,8 @@ _SAMPLE = 1024
 _FARTHEST = 4096
 """Calls that a shift is judged by, and the largest shift that is tried."""
 _SAME_NAMES = 0.95
+_OUTLIER_NS = 1_000_000
+"""No distance counts for more in the mean one, and calls of different names are as far apart."""
 _CLEARLY = 2.0
 _GRAIN_NS = 1_000
 """A shift is the best where every other one has so many times its spread, and this much more."""
@@ -144,7 +146,8 @@ def _by_order(first: Calls, second: Calls) -> int | None:
         if spread is not None and spread <= MOST_SPREAD_NS // 4:
             return offset
     found: list[tuple[float, int]] = []
-    for shift in range(-min(len(other_key) - FEWEST, _FARTHEST), min(len(own_key) - FEWEST, _FARTHEST) + 1):
+    least = max(FEWEST, round(_ENOUGH * min(len(own_key), len(other_key))))
+    for shift in range(-min(len(other_key) - least, _FARTHEST), min(len(own_key) - least, _FARTHEST) + 1):
         offset, spread = _at_shift(own_key, own_end, other_key, other_end, shift)
         if spread is not None:
             found.append((spread, offset))
@@ -164,7 +167,7 @@ def _sequence(calls: Calls) -> tuple[Ints, Ints]:
 
 
 def _at_shift(own_key: Ints, own_end: Ints, other_key: Ints, other_end: Ints, shift: int) -> tuple[int, float | None]:
-    """Median difference of the ends, and the median distance from it, with call i of the second rank as call i + shift.
+    """Median difference of the ends, and the mean distance from it, with call i of the second rank as call i + shift.
 
     The distance is None where too few names are the same.
     """
@@ -174,6 +177,8 @@ def _at_shift(own_key: Ints, own_end: Ints, other_key: Ints, other_end: Ints, sh
     same: Bools = own_key[mine] == other_key[theirs]
     if count < FEWEST or same.mean() < _SAME_NAMES:
         return 0, None
-    differences = other_end[theirs][same] - own_end[mine][same]
-    offset = round(float(np.median(differences)))
-    return offset, float(np.median(np.abs(differences - offset)))
+    differences = other_end[theirs] - own_end[mine]
+    offset = round(float(np.median(differences[same])))
+    # A shift within a step is betrayed by the few calls around the ends of steps alone, which a median would not see.
+    distance = np.where(same, np.minimum(np.abs(differences - offset), _OUTLIER_NS), _OUTLIER_NS)
+    return offset, float(distance.mean())

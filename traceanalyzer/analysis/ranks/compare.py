@@ -47,7 +47,7 @@ class RankShare:
         comm_ns: union of communication: hidden + waiting + passing + exposed.
         waiting_ns: None where no collective was matched, and it is part of `exposed_ns` then.
         late_ns: how long after the first member it came to a matched collective, on average.
-        delay_ns: what the others would have waited less, had it come with the last but one.
+        delay_ns: what the matched steps would win if it alone were no slower than the next.
         last: matched collectives that it came last to.
         calls, matched_calls: its collectives, and those of them that all members have.
         range_compute_ns, range_busy_ns, range_idle_ns: what it computed, was busy without waiting, and stood still,
@@ -175,7 +175,6 @@ def _share(member: Member, group: int, exchanged: Exchange | None, column: int, 
     passing = calls.passing.length - _common(calls.passing, _both(calls.compute, calls.collective))
     complete = exchanged.complete if exchanged else np.zeros(0, np.bool_)
     late = exchanged.wait_ns[complete] if exchanged else None
-    delay = exchanged.delay_ns[:, column] if exchanged else None
     known = late is not None and len(late) > 0
     begin, end = _range(calls.line, steps, column)
     busy = _inside(calls.line.busy, begin, end)
@@ -190,8 +189,10 @@ def _share(member: Member, group: int, exchanged: Exchange | None, column: int, 
         passing_ns=passing,
         exposed_ns=comm.length - hidden - waiting - passing,
         late_ns=float((late.max(axis=1) - late[:, column]).mean()) if late is not None and len(late) else None,
-        delay_ns=float(delay.sum()) if delay is not None and known else None,
-        last=int((delay > 0).sum()) if delay is not None and known else None,
+        delay_ns=sum(step.delays_ns[column] for step in steps) if steps else None,
+        last=int((late.argmin(axis=1) == column)[late.max(axis=1) > 0].sum())
+        if late is not None and len(late)
+        else None,
         calls=len(calls.key),
         matched_calls=int(complete.sum()),
         range_compute_ns=_inside(calls.compute, begin, end),

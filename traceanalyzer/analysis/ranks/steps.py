@@ -1,11 +1,13 @@
 """Which steps of the ranks are the same step, who was slow in it, and what that cost the others.
 
-Steps are matched through the collectives in them. A rank that comes last to a collective does not wait in it; what the
-others would have waited less, had it come with the last but one, is its delay. Summed over a step, that is what the
-step would win if this rank alone were no slower than the next.
+Steps are matched through the collectives in them. A rank that comes last to a collective makes it end later, by its
+lead: how much later it came than the last but one. What follows ends later too, as far as it was launched already and
+only waited for the GPU: where it was launched just in time, the host was what limited, and nothing is passed on. So of
+a step's collectives, with leads d and slacks s of the other ranks, the step would end earlier by e = d + min(e before,
+s before), from one collective to the next, if this rank alone were no slower than the others. That is its delay.
 
-What could be wrong: a delay early in a step can be made good by a rank that is faster later in it; the sum then says
-more than the step would win.
+What could be wrong: what the other hosts would do earlier if they too had waited less is not known; after a step each
+rank starts anew here.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ class Exchange:
     Args:
         rows: the members' calls, MISSING where a member has none.
         wait_ns: how long each member waited for the others; NaN where it has no call.
-        delay_ns: what the member that came last delayed the others by; 0 for all others.
+        lead_ns: how much later than the last but one a member came that came last; else 0.
+        slack_ns: by how much what follows could be earlier on all other members.
     """
 
     rows: Ints
     wait_ns: Floats
-    delay_ns: Floats
+    lead_ns: Floats
+    slack_ns: Floats
 
     @property
     def complete(self) -> npt.NDArray[np.bool_]:
@@ -59,8 +63,8 @@ class RankStep:
         start_ns: on the first member's clock.
         duration_ns: the longest one's.
         waiting_ns: what a member waited in its collectives, on average.
+        delays_ns: what the step would win if this member alone were no slower than the next.
         slowest: the member that delayed the others noticeably; None where none did.
-        delay_ns: by how much the slowest one delayed them; 0 where none did.
     """
 
     labels: tuple[int, ...]
@@ -68,8 +72,13 @@ class RankStep:
     start_ns: int
     duration_ns: int
     waiting_ns: float
+    delays_ns: tuple[float, ...]
     slowest: int | None
-    delay_ns: float
+
+    @property
+    def delay_ns(self) -> float:
+        """By how much the slowest member delayed the others; 0 where none did noticeably."""
+        return 0.0 if self.slowest is None else self.delays_ns[self.slowest]
 
 
 def exchange(group: Group, rows: Ints) -> Exchange:
@@ -86,12 +95,43 @@ def exchange(group: Group, rows: Ints) -> Exchange:
     several = (rows != MISSING).sum(axis=1) > 1
     wait = np.full(rows.shape, np.nan)
     wait[several] = length[several] - np.nanmin(length[several], axis=1, keepdims=True)
-    delay = np.zeros(rows.shape)
+    return Exchange(rows, wait, *_leads(group, rows, length))
+
+
+def _leads(group: Group, rows: Ints, length: Floats) -> tuple[Floats, Floats]:
+    """The leads of the last members, and the others' least slack; see `Exchange`."""
+    lead, slack = np.zeros(rows.shape), np.full(rows.shape, np.inf)
     (complete,) = np.nonzero((rows != MISSING).all(axis=1))
-    if len(complete):
-        ordered = np.sort(length[complete], axis=1)
-        delay[complete, np.argmin(length[complete], axis=1)] = ordered[:, 1] - ordered[:, 0]
-    return Exchange(rows, wait, delay)
+    if not len(complete):
+        return lead, slack
+    shortest = np.argmin(length[complete], axis=1)
+    ordered = np.sort(length[complete], axis=1)
+    lead[complete, shortest] = ordered[:, 1] - ordered[:, 0]
+    own = np.column_stack([member.calls.slack[rows[complete, place]] for place, member in enumerate(group.members)])
+    least = np.sort(own, axis=1)[:, :2]
+    tightest = np.arange(own.shape[1]) == np.argmin(own, axis=1)[:, None]
+    slack[complete] = np.where(tightest, least[:, 1:], least[:, :1])
+    return lead, slack
+
+
+def _delays(found: Exchange, ordered: Ints, begin: Ints) -> Floats:
+    """What each member delayed each step by: a row per step.
+
+    The recurrence of the module docstring unfolds to the least, over all places in the step, of the slack there and the
+    sum of the leads after it.
+
+    Args:
+        found: the collectives.
+        ordered: those in matched steps, step by step in order of time.
+        begin: where in `ordered` each step begins.
+    """
+    total = np.cumsum(found.lead_ns[ordered], axis=0)
+    last = np.append(begin[1:], len(ordered)) - 1
+    before = total[begin] - found.lead_ns[ordered[begin]]
+    held = found.slack_ns[ordered] - total
+    held[last] = np.inf  # what comes after the step does not matter
+    delays: Floats = total[last] + np.minimum(-before, np.minimum.reduceat(held, begin, axis=0))
+    return delays
 
 
 def matched(group: Group, found: Exchange) -> list[RankStep]:
@@ -108,7 +148,7 @@ def matched(group: Group, found: Exchange) -> list[RankStep]:
     _, begin = np.unique(step[known, 0], return_index=True)
     middle = (begin + np.append(begin[1:], len(known))) // 2  # the collectives in the middle are surely of this step
     labels = step[known[middle]]
-    delays = np.add.reduceat(found.delay_ns[known], begin, axis=0)
+    delays = _delays(found, known, begin)
     waits = np.add.reduceat(np.nan_to_num(found.wait_ns[known]).mean(axis=1), begin)
     return _rows(lines, labels, delays, waits)
 
@@ -130,8 +170,8 @@ def _rows(lines: list[Timeline], labels: Ints, delays: Floats, waits: Floats) ->
             start_ns=int(start[row]),
             duration_ns=int(duration[row]),
             waiting_ns=float(waits[row]),
+            delays_ns=tuple(delays[row].tolist()),
             slowest=int(slowest[row]) if noticed[row] else None,
-            delay_ns=float(delay[row]) if noticed[row] else 0.0,
         )
         for row in np.argsort(start, kind="stable").tolist()
     ]
