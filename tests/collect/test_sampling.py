@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.collect.running import SCRIPT, Recorded
 
 class _Unix(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=60)
+        super().__init__("localhost", timeout=running.TIMEOUT_S + 30)
         self._path = str(path)
 
     def connect(self) -> None:
@@ -60,38 +60,41 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert len(str(address)) <= 107
     options = ("--listen", f"unix:{address}", "--min-gap", "2s", "--steps", "8", "-v")
     with running.started([sys.executable, str(SCRIPT), "busy"], output, *options) as process:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == f"generated {generation.NEW}\n"
-        lines: list[str] = []
-        threading.Thread(target=lambda: lines.extend(process.stdout or ()), daemon=True).start()
+        said: list[str] = []
+        readers = [
+            threading.Thread(target=into.extend, args=(stream,), daemon=True)
+            for into, stream in (([], process.stdout), (said, process.stderr))
+        ]
+        for reader in readers:
+            reader.start()
         token = (output / "token").read_text().strip()
-        end = time.monotonic() + 60
+        end = time.monotonic() + running.TIMEOUT_S
         while True:  # Kineto's thread asks for work seconds after torch was imported
-            status, body = _ask(address, token, "POST", "/windows?wait=60&steps=5")
+            status, body = _ask(address, token, "POST", f"/windows?wait={running.TIMEOUT_S:.0f}&steps=5")
             if status != 503 or time.monotonic() > end:
                 break
             time.sleep(0.5)
-        assert status == 200, body
+        assert status == 200, (body, said)
         brought = json.loads(gzip.decompress(body))
         process.send_signal(signal.SIGUSR2)
-        time.sleep(0.3)
+        _until(lambda: any("window 2 is asked for (signal)" in line for line in said))
         too_soon, _ = _ask(address, token, "POST", "/windows")
-        _until_second_window(address, token)
+        _until(lambda: len(json.loads(_ask(address, token, "GET", "/windows")[1])["windows"]) == 2)
         process.send_signal(signal.SIGTERM)
         code = process.wait(running.TIMEOUT_S)
-        told = process.stderr.read() if process.stderr else ""
+        for reader in readers:
+            reader.join()
     (output / "token").unlink()
-    yield Served(brought, too_soon, running.read(output), code, told)
+    yield Served(brought, too_soon, running.read(output), code, "".join(said))
 
 
-def _until_second_window(address: Path, token: str) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        _, body = _ask(address, token, "GET", "/windows")
-        if b'"signal"' in body:
-            return
-        time.sleep(0.2)
-    raise AssertionError("SIGUSR2 led to no window")
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + running.TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end, "SIGUSR2 led to no window"
+        time.sleep(0.1)
 
 
 def test_the_service_ends_by_the_signal_it_was_sent(served: Served) -> None:

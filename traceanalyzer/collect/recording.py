@@ -187,13 +187,19 @@ class Recording:
             self.runtime.control.stop()
 
     def _request(self, reason: str, now: float) -> None:
-        answer = self.windows.request(reason, now)
+        answer = self._ask_for(reason, now)
         if isinstance(answer, Refused) and (reason == "signal" or self.options.verbose):
             say(f"no window: {answer.message}")
 
     def _answer_asks(self, now: float) -> None:
         for ask in self._endpoint.asks() if self._endpoint is not None else ():
-            ask.answer(self.windows.request("http", now, ask.steps))
+            ask.answer(self._ask_for("http", now, ask.steps))
+
+    def _ask_for(self, reason: str, now: float, steps: int | None = None) -> Window | Refused:
+        answer = self.windows.request(reason, now, steps)
+        if isinstance(answer, Window) and self.options.verbose:
+            say(f"window {answer.number} is asked for ({reason})")
+        return answer
 
     def _drain(self) -> None:
         for window in self.windows.finished():
