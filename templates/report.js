@@ -96,6 +96,7 @@
     const told = part.querySelector(".closeup-said");
     const rows = all("g", picture).map((group) => all("rect", group));
     const labels = all(".closeup-labels li", part);
+    const causes = JSON.parse(told.dataset.causes);
     const MOST = 64;
     let zoom = 1;
     let chosen = null;
@@ -112,7 +113,7 @@
       const own = rows[row][place].parentNode.dataset.row;
       const of = own === "gaps" ? found.gaps : found.rows[Number(own)];
       const time = `${micros(of.duration_us[place])}, at ${micros(of.start_us[place])}`;
-      if (own === "gaps") return `${labels[row].textContent} (${time})`;
+      if (own === "gaps") return `${labels[row].textContent}: ${causes[of.cause[place]]} (${time})`;
       const name = of.name[place] === null ? told.dataset.joined.replace("#", of.count[place]) : found.names[of.name[place]];
       return `${labels[row].textContent}: ${name} (${time})`;
     };

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceanalyzer import read_trace
-from traceanalyzer.analysis.closeup import MOST_ITEMS, closeups, joined
+from traceanalyzer.analysis import closeup
+from traceanalyzer.analysis.closeup import MOST_ITEMS, Closeup, joined
+from traceanalyzer.analysis.idle import divide
 from traceanalyzer.analysis.pipeline import analyze
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.simulate.passes import passes
@@ -27,6 +29,10 @@ EAGER = Scenario(model="llama-3.2-1b", output=6, prompt=64)
 def line(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     written = simulate(EAGER, tmp_path_factory.mktemp("closeup") / "run.json", passes)[0]
     return analyze([read_trace(Path(written.trace))]).main.timeline
+
+
+def closeups(line: Timeline) -> list[Closeup]:
+    return closeup.closeups(line, divide(line))
 
 
 def test_the_median_step_stands_for_its_phase(line: Timeline) -> None:

@@ -147,7 +147,8 @@ def closeup(phase: str, names: list[str], **changes: Any) -> doc.CloseUp:
         "phase": phase, "step": 3, "from_us": 500.0, "device_from_us": 200.0, "duration_us": 1000.0, "names": names,
         "rows": [doc.CloseUpRow(kind="op", **host), doc.CloseUpRow(kind="call", **host), stream], "rows_left_out": 0,
         "gaps": doc.CloseUpGaps(start_us=[at + each * 0.75 for at in start[:-1]],
-                                duration_us=[each * 0.25] * (count - 1)),
+                                duration_us=[each * 0.25] * (count - 1),
+                                cause=["launch", "latency", *["sync"] * (count - 3)]),
     }  # fmt: skip
     return doc.CloseUp(**{**fields, **changes})
 

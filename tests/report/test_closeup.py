@@ -42,7 +42,7 @@ def test_a_lane_for_each_row_and_one_for_the_gaps() -> None:
         "Host thread 1: ops", "Host thread 1: calls", "Stream 7", "Device idle",
     ]  # fmt: skip
     assert [len(lane.items) for lane in view.lanes] == [2, 2, 5, 4]
-    assert [group for group, _ in view.groups] == ["product", "plain", "host", "gap"]
+    assert [group for group, _ in view.groups] == ["product", "plain", "host", "gap-launch", "gap-sync", "gap-latency"]
     assert view.ticks[-1] == "1.00 ms"
     first = view.lanes[2].items[0]
     assert (first.x, first.width, first.group) == ("20%", "12%", "product")
@@ -53,6 +53,7 @@ def test_the_longest_are_told_in_words() -> None:
     assert view.longest[0].duration == "120 µs"
     assert view.longest[0].start == "0 µs"
     assert {item.where for item in view.longest} == {"Stream 7", "Device idle"}
+    assert "Launching" in {item.name for item in view.longest}
     assert "2 short ones" in {item.name for item in view.longest}
 
 
@@ -76,7 +77,7 @@ def test_arrow_keys_walk_through_the_picture(browser: Any, files: dict[str, Path
         assert told[2].startswith("Host thread 1: calls: rms_norm_kernel")
         assert told[3].startswith("Stream 7: nvjet_tst_64x64")  # the first that does not begin before it
         assert told[4].startswith("Stream 7: flash_fwd_kernel")
-        assert told[5].startswith("Device idle (")
+        assert told[5].startswith("Device idle: The host waited for the device (")
         assert told[6].startswith("Stream 7:")
         assert visit.page.locator(".closeup-svg .chosen").count() == 1
         assert visit.complaints == []

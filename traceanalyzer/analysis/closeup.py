@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis import intervals
+from traceanalyzer.analysis.idle import Divided
 from traceanalyzer.analysis.intervals import Ints
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import MISSING
@@ -44,7 +44,8 @@ class Closeup:
     """One step from `start_ns`, where its first launch call (or its first activity) began, to the end of its last one.
 
     `step` is its row in `Timeline.steps`; `device_ns` is where its own activity begins. `gaps` are the stretches of
-    that activity in which the device ran nothing: start_ns, duration_ns.
+    that activity in which the device ran nothing: start_ns, duration_ns, cause (the one that most of the gap goes to, a
+    key of `idle.BUCKETS`).
     """
 
     phase: str
@@ -57,19 +58,23 @@ class Closeup:
     gaps: pd.DataFrame
 
 
-def closeups(line: Timeline) -> list[Closeup]:
-    """The median complete prefill step and the median complete decode step, where there are any."""
+def closeups(line: Timeline, idle: Divided) -> list[Closeup]:
+    """The median complete prefill step and the median complete decode step, where there are any.
+
+    Args:
+        line, idle: of one device.
+    """
     found = []
     whole = line.complete_steps
     own = whole[whole["parent_step"] < 0]
     for phase in ("prefill", "decode"):
         steps = own[own["phase"] == phase].sort_values(["duration_ns", "step"], kind="stable")
         if len(steps):
-            found.append(_closeup(line, phase, int(steps["step"].iloc[(len(steps) - 1) // 2])))
+            found.append(_closeup(line, idle, phase, int(steps["step"].iloc[(len(steps) - 1) // 2])))
     return found
 
 
-def _closeup(line: Timeline, phase: str, step: int) -> Closeup:
+def _closeup(line: Timeline, idle: Divided, phase: str, step: int) -> Closeup:
     table = line.table
     inside = table[table["step"] == step]
     begin = int(inside["start_ns"].min())
@@ -79,11 +84,19 @@ def _closeup(line: Timeline, phase: str, step: int) -> Closeup:
     start = max(first, begin - (end - begin))
     streams, streams_left = _streams(line, begin, end)
     threads, threads_left = _threads(line, inside, start, end)
-    gap_start, gap_end = intervals.gaps(line.busy)
-    rows = slice(*np.searchsorted(gap_end, [begin + 1, end]).tolist())
-    gaps = pd.DataFrame({"start_ns": gap_start[rows], "duration_ns": gap_end[rows] - gap_start[rows]})
-    gaps = gaps[gaps["start_ns"] >= begin].reset_index(drop=True)
-    return Closeup(phase, step, start, begin, end, (*threads, *streams), streams_left + threads_left, gaps)
+    return Closeup(
+        phase, step, start, begin, end, (*threads, *streams), streams_left + threads_left, _gaps(idle, begin, end)
+    )
+
+
+def _gaps(idle: Divided, begin: int, end: int) -> pd.DataFrame:
+    """The gaps inside a span, each with the cause that most of it goes to."""
+    inside = np.flatnonzero((idle.start >= begin) & (idle.end <= end))
+    causes = np.array(list(idle.parts), object)
+    parts = np.stack([ns[inside] for ns in idle.parts.values()])
+    return pd.DataFrame({
+        "start_ns": idle.start[inside], "duration_ns": idle.length[inside], "cause": causes[parts.argmax(axis=0)],
+    })  # fmt: skip
 
 
 def _streams(line: Timeline, begin: int, end: int) -> tuple[list[Row], int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from traceanalyzer.report.idle import Cause
 from traceanalyzer.report.sections import PhaseName, Section
 
 
@@ -28,10 +29,11 @@ class CloseUpRow(Section):
 
 
 class CloseUpGaps(Section):
-    """When the device ran nothing during the step."""
+    """When the device ran nothing during the step, and the cause that most of each gap goes to, as in `IdleCause`."""
 
     start_us: list[float]
     duration_us: list[float]
+    cause: list[Cause]
 
 
 class CloseUp(Section):

@@ -14,7 +14,8 @@ from traceanalyzer.trace.tables import MISSING, Trace
 def sections(analysis: Analysis) -> list[doc.CloseUp]:
     """The close-ups of the main device: at most one of a prefill and one of a decode step."""
     line = analysis.main.timeline
-    return [_section(line.trace, line.start_ns, found) for found in closeups(line)]
+    found = closeups(line, analysis.main.ledger.idle)
+    return [_section(line.trace, line.start_ns, one) for one in found]
 
 
 def _section(trace: Trace, origin_ns: int, found: Closeup) -> doc.CloseUp:
@@ -34,6 +35,7 @@ def _section(trace: Trace, origin_ns: int, found: Closeup) -> doc.CloseUp:
         gaps=doc.CloseUpGaps(
             start_us=_us(found.gaps["start_ns"] - found.start_ns),
             duration_us=_us(found.gaps["duration_ns"]),
+            cause=found.gaps["cause"].tolist(),
         ),
     )
 

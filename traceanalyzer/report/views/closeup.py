@@ -6,6 +6,7 @@ their names from the document in the page, and what stands beside the picture sa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,14 @@ _GROUPS = {
     "comm": "moving", "memcpy": "moving", "memset": "moving", "copy": "moving", "kv_cache": "moving",
 }  # fmt: skip
 """Kernel category -> the colour it is drawn in; others are `plain`."""
-GROUPS = ("product", "attention", "plain", "moving", "host", "gap")
+_GAPS = {
+    "launch": "gap-launch", "graph_launch": "gap-launch", "sync": "gap-sync", "sync_restart": "gap-sync",
+    "alloc": "gap-host", "host": "gap-host", "host_in_step": "gap-host", "latency": "gap-latency",
+    "wait_rank": "gap-wait", "wait_input": "gap-wait",
+}  # fmt: skip
+"""Cause of a gap -> the colour it is drawn in; others are `gap-unknown`."""
+GROUPS = ("product", "attention", "plain", "moving", "host", "gap-launch", "gap-sync", "gap-host", "gap-latency",
+          "gap-wait", "gap-unknown")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class LongItem:
 
 @dataclass(frozen=True, slots=True)
 class CloseUpView:
-    """One step close up."""
+    """One step close up. `causes` is JSON, for the script: what the causes of its gaps are called."""
 
     index: int
     phase: str
@@ -70,6 +78,7 @@ class CloseUpView:
     ticks: tuple[str, ...]
     longest: tuple[LongItem, ...]
     left_out: str
+    causes: str
 
 
 def closeup_views(report: Report) -> list[CloseUpView]:
@@ -99,7 +108,7 @@ def whole_trace(report: Report) -> str:
 def _view(index: int, found: CloseUp, on_cpu: bool) -> CloseUpView:
     lanes = [_lane(found, number, row, on_cpu) for number, row in enumerate(found.rows)]
     if found.gaps.start_us:
-        marks = _items(found, found.gaps.start_us, found.gaps.duration_us, ["gap"] * len(found.gaps.start_us))
+        marks = _items(found, found.gaps.start_us, found.gaps.duration_us, _colours(found))
         lanes.append(Lane(text("closeup.gaps"), "gaps", len(lanes) * LANE_HEIGHT, marks))
     phase = strings.phase_label(found.phase)
     drawn = {item.group for lane in lanes for item in lane.items}
@@ -114,7 +123,16 @@ def _view(index: int, found: CloseUp, on_cpu: bool) -> CloseUpView:
         ticks=ticks(found.duration_us),
         longest=_longest(found, on_cpu),
         left_out=text("closeup.left_out", count=fmt.count(found.rows_left_out)) if found.rows_left_out else "",
+        causes=json.dumps({cause: _cause(cause) for cause in sorted(set(found.gaps.cause))}),
     )
+
+
+def _cause(cause: str) -> str:
+    return text(f"idle.cause.{cause}")
+
+
+def _colours(found: CloseUp) -> list[str]:
+    return [_GAPS.get(cause, "gap-unknown") for cause in found.gaps.cause]
 
 
 def _device_us(found: CloseUp) -> float:
@@ -151,8 +169,8 @@ def _longest(found: CloseUp, on_cpu: bool) -> tuple[LongItem, ...]:
         for place, (start, duration) in enumerate(zip(row.start_us, row.duration_us, strict=True))
     ]
     items += [
-        (duration, start, text("closeup.gaps"), text("closeup.group.gap"))
-        for start, duration in zip(found.gaps.start_us, found.gaps.duration_us, strict=True)
+        (duration, start, text("closeup.gaps"), _cause(cause))
+        for start, duration, cause in zip(found.gaps.start_us, found.gaps.duration_us, found.gaps.cause, strict=True)
     ]
     items.sort(key=lambda item: (-item[0], item[1]))
     return tuple(
