@@ -40,6 +40,7 @@ from traceanalyzer.report.views.idle import idle_view
 from traceanalyzer.report.views.kernel_table import kernel_view
 from traceanalyzer.report.views.phase_table import phase_view
 from traceanalyzer.report.views.pieces import device_name
+from traceanalyzer.report.views.ranks import ranks_view
 from traceanalyzer.report.views.strip import strip_view
 from traceanalyzer.report.views.summary import first_screen
 from traceanalyzer.report.views.unknown import unknown_view
@@ -84,6 +85,7 @@ def render(report: Report) -> str:
         unknown_work=unknown_view(report),
         appendix=appendix_view(report),
         hta=hta_view(report),
+        ranks=ranks_view(report),
         markdown=markdown.render(report),
     )  # fmt: skip
     return page.rstrip("\n") + "\n"

@@ -47,6 +47,7 @@ def render(report: Report) -> str:
     lines += _line(f"**{text('lost.title')}:** {' '.join(map(plain, first.lost))}" if first.lost else "")
     lines += ["", f"**{plain(first.headline)}**"]
     lines += _line(". ".join(plain(part) for part in (first.confidence, first.does_not_help) if part))
+    lines += _line(plain(first.straggler))
     lines += ["", *_quality(first)]
     lines += _line(plain(first.redacted))
     lines += _line(_joined(first.service))

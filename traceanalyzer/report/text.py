@@ -54,6 +54,8 @@ def _blocks(first: FirstScreen) -> Iterable[RenderableType]:
     yield _text(first.headline, "bold cyan")
     if first.confidence or first.does_not_help:
         yield _text(". ".join(part for part in (first.confidence, first.does_not_help) if part))
+    if first.straggler:
+        yield _text(first.straggler, "bold")
     yield Text()
     yield from _quality(first)
     if first.service:

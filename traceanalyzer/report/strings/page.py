@@ -9,6 +9,7 @@ from traceanalyzer.report.strings.closeup import CLOSEUP
 from traceanalyzer.report.strings.hta import HTA
 from traceanalyzer.report.strings.idle import IDLE
 from traceanalyzer.report.strings.parts import PARTS
+from traceanalyzer.report.strings.ranks import RANKS
 from traceanalyzer.report.strings.redaction import REDACTION
 from traceanalyzer.report.strings.unknown import UNKNOWN
 
@@ -135,6 +136,7 @@ TEXT: Mapping[str, str] = {
     **CLOSEUP,
     **UNKNOWN,
     **HTA,
+    **RANKS,
     **IDLE,
 }
 

@@ -34,6 +34,7 @@ from traceanalyzer.report.views.pieces import (
     simulated,
     step_head,
 )
+from traceanalyzer.report.views.ranks import straggler_line
 from traceanalyzer.report.views.redaction import redaction_line
 
 _SEVERITY_ORDER = ("error", "warning", "info")
@@ -80,6 +81,7 @@ class FirstScreen:
     quality_notes: tuple[QualityNote, ...]
     profiling: str
     redacted: str
+    straggler: str
     service: tuple[Fact, ...]
     speed: tuple[Fact, ...]
     work_ratio: str
@@ -125,6 +127,7 @@ def first_screen(report: Report) -> FirstScreen:
         quality_notes=tuple(notes),
         profiling=profiling_line(report),
         redacted=redaction_line(report),
+        straggler=straggler_line(report),
         service=tuple(_service(report)),
         speed=tuple(_speed(figures)),
         meters_title="meters.title" if (report.span.gpu_util or 0.0) >= BUSY else "meters.title_idle",
