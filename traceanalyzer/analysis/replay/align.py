@@ -7,7 +7,8 @@ allowed, so it is linear in the length for every pair that is not refused.
 
 Beside every difference the alignment may be able to slide: of two equal kernels side by side, one of which is missing,
 either can be the one that is left. Walking away from a difference, kernels that also occur among what was skipped or
-passed are such; they get no partner unless every partner they could have did the same work.
+passed are such; they get no partner unless every partner they could have did the same work. Nor does a kernel in a
+short run between two differences that has a namesake of other work nearby.
 
 What could be wrong: two kernels of one name and grid that changed places everywhere cannot be told from the original.
 """
@@ -27,6 +28,8 @@ from traceanalyzer.trace.tables import MISSING
 
 COVERED = 0.95
 """At least this share of the replayed kernels must find a partner, in order."""
+_NEAR = 8
+"""How many kernels to either side of a short run are looked at."""
 _MOST_DIFFERENCES = 400
 """Sequences that differ more are not compared to the end: the work grows with the square of the differences."""
 
@@ -177,4 +180,22 @@ def _doubtful(asked: Sequence[int], known: Sequence[int], position: Ints, works:
                 if token in foreign or any(other != works[at[step]] for other in others):
                     doubtful.add(matched[step])
                 passed.setdefault(token, []).append(at[step])
+    doubtful |= _between(known, position, works)
     return sorted(doubtful)
+
+
+def _between(known: Sequence[int], position: Ints, works: Sequence[OpWork | None]) -> set[int]:
+    """Places in a short run between two differences whose kernel also stands nearby with different work."""
+    doubtful: set[int] = set()
+    places = np.flatnonzero(position >= 0)
+    breaks = np.flatnonzero((np.diff(places) != 1) | (np.diff(position[places]) != 1)) + 1
+    for run in np.split(places, breaks)[1:-1]:
+        if len(run) >= _NEAR:
+            continue
+        first, last = int(position[run[0]]), int(position[run[-1]])
+        near = range(max(first - _NEAR, 0), min(last + _NEAR + 1, len(known)))
+        for place in run.tolist():
+            at = int(position[place])
+            if any(known[j] == known[at] and works[j] != works[at] for j in near):
+                doubtful.add(place)
+    return doubtful
