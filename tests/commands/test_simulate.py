@@ -143,7 +143,7 @@ def test_files_are_not_replaced_unasked(capsys: pytest.CaptureFixture[str]) -> N
     (["-o", "run.json", "--batch", "99999999999999999999999"], "batch is 9999"),
     (["-o", "run.json", "--output", "-3"], "output is -3"),
     (["-o", "run.json", "--prompt", "x"], "--prompt"),
-    (["-o", "run.json", "--mode", "fast"], "mode is 'fast' (choose from eager, graph)"),
+    (["-o", "run.json", "--mode", "fast"], "mode is 'fast' (choose from eager, graph, piecewise, full-and-piecewise)"),
     (["-o", "run.json", "--capture-sizes", "1,x"], "'1,x' is no list of numbers"),
     (["-o", "run.json", "--capture-sizes", "1,2"], "without graphs nothing is captured"),
     (["-o", "run.json", "--capture-sizes", "2,1", "--mode", "graph"], "no ascending whole numbers"),

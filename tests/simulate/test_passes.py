@@ -13,7 +13,7 @@ from traceanalyzer.catalog.models import find
 from traceanalyzer.errors import InputError, TraceAnalyzerError
 from traceanalyzer.simulate.experts import draw_active
 from traceanalyzer.simulate.passes import passes
-from traceanalyzer.simulate.program import Copy, Kernel, Launch, Op, Pass
+from traceanalyzer.simulate.program import Copy, Kernel, Launch, Op, Pass, Replay
 from traceanalyzer.simulate.reference import ALONE, EIGHT
 from traceanalyzer.simulate.scenario import Scenario
 
@@ -31,10 +31,12 @@ def ops_of(ops: Iterable[Op | Launch]) -> Iterator[Op]:
             yield from ops_of(one.body)
 
 
-def launched(ops: Iterable[Op | Launch]) -> Iterator[Kernel]:
+def launched(ops: Iterable[Op | Launch | Replay]) -> Iterator[Kernel]:
     for one in ops:
         if isinstance(one, Op):
             yield from launched(one.body)
+        elif isinstance(one, Replay):
+            yield from one.kernels
         elif isinstance(one.work, Kernel):
             yield one.work
 

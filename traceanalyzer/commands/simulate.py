@@ -40,7 +40,7 @@ _Gpu = Annotated[str | None, typer.Option(metavar="ID", help="The GPU; `traceana
 _Batch = Annotated[int | None, typer.Option(metavar="N", help="Requests.")]
 _Prompt = Annotated[int | None, typer.Option(metavar="N", help="Tokens in, per request.")]
 _Tokens = Annotated[int | None, typer.Option("--output", metavar="N", help="Tokens out, per request.")]
-_Mode = Annotated[str | None, typer.Option(metavar="MODE", help="eager, or graph: decode passes replay a CUDA graph.")]
+_Mode = Annotated[str | None, typer.Option(metavar="MODE", help="eager, graph, piecewise or full-and-piecewise.")]
 _CaptureSizes = Annotated[
     str | None, typer.Option(metavar="N,N,...", help="Tokens that graphs are captured for; passes are padded to them.")
 ]

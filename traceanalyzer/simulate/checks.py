@@ -103,7 +103,7 @@ def _combinations(scenario: Scenario) -> None:
         )
     if scenario.kv == "fp8" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
         raise InputError("an fp8 cache goes with a static cache and flash attention")
-    if scenario.mode == "graph" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
+    if scenario.mode != "eager" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
         raise InputError("a graph replays fixed shapes", "use a static cache and flash attention")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from traceanalyzer.simulate.plants import Slow
-from traceanalyzer.simulate.program import Copy, HostCall, Kernel, Launch, Op, Pass, launched
+from traceanalyzer.simulate.program import Copy, HostCall, Kernel, Launch, Op, Pass, Replay, launched
 from traceanalyzer.simulate.scenario import Costs, Plant
 
 QUEUE_DEPTH = 1024
@@ -68,6 +68,7 @@ class Ran:
     external: int
     node: int = 0  # of the graph, from 1; 0: launched by a call of its own
     waited: int = 0
+    graph: int = 0
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class TimedPass:
     end: int = 0
     between_end: int = 0  # with the host time between passes that follows
     host_end: int = 0  # and with the wait for a request
-    graph: int = 0
+    graph: int = 0  # the last one replayed
     ops: list[TimedOp] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Clock:
         self._late = _late_kernel(work)
         yield from self._walk(work.ops, timed)
         if work.graph:
-            yield from self._replay(work, timed)
+            yield from self._replay(work.graph, (len(work.graph), *work.captured), timed)
         yield from self._walk(work.after, timed)
         if work.sync_after:
             self._wait(max(self._free.values(), default=self.now), 0, timed)
@@ -128,10 +129,10 @@ class Clock:
         timed.host_end = self.now
         return timed
 
-    def _walk(self, ops: Sequence[Op | Launch], timed: TimedPass) -> Generator[Arrival, int, None]:
+    def _walk(self, ops: Sequence[Op | Launch | Replay], timed: TimedPass) -> Generator[Arrival, int, None]:
         """Everything that the ops call, depth first; without recursion, since it runs once per launch."""
-        stack: list[tuple[TimedOp, Iterator[Op | Launch | HostCall]]] = []
-        todo: Iterator[Op | Launch | HostCall] = iter(ops)
+        stack: list[tuple[TimedOp, Iterator[Op | Launch | HostCall | Replay]]] = []
+        todo: Iterator[Op | Launch | HostCall | Replay] = iter(ops)
         while True:
             item = next(todo, None)
             if isinstance(item, Op):
@@ -143,6 +144,9 @@ class Clock:
                 todo = iter(item.body)
             elif isinstance(item, HostCall):
                 self._host_call(item, stack[-1][0].external if stack else 0, timed)
+            elif isinstance(item, Replay):
+                kind = (len(item.kernels), *timed.work.captured, item.piece)
+                yield from self._replay(item.kernels, kind, timed)
             elif item is not None:
                 yield from self._launch(item.work, stack[-1][0].external if stack else 0, timed)
             elif stack:
@@ -168,20 +172,24 @@ class Clock:
         if isinstance(work, Copy) and work.blocking:
             self._wait(end + work.late_ns, external, timed)
 
-    def _replay(self, work: Pass, timed: TimedPass) -> Generator[Arrival, int, None]:
+    def _replay(
+        self, kernels: Sequence[Kernel], kind: tuple[int, ...], timed: TimedPass
+    ) -> Generator[Arrival, int, None]:
         # A graph is captured for one size of batch: the same size replays the same graph.
-        shape = (work.tokens + work.padded_tokens, len(work.graph), *work.captured)
+        shape = (timed.work.tokens + timed.work.padded_tokens, *kind)
         timed.graph = self._graphs.setdefault(shape, len(self._graphs) + 1)
         cost = self._costs.graph_launch_ns + self._slow.call("graph_launch", timed.planted)
         call = self._call(GRAPH, cost, 0, timed)
-        for node, kernel in enumerate(work.graph, 1):
+        for node, kernel in enumerate(kernels, 1):
             start = self._start(kernel, call)
             end = start + kernel.duration_ns + self._lateness(timed)
             waited = 0
             if kernel.communication:
                 end = yield start, kernel.duration_ns
                 waited = end - start - kernel.duration_ns
-            self._ran(Ran(kernel, start, end, call.start, call.end, call.correlation, 0, node, waited), timed)
+            self._ran(
+                Ran(kernel, start, end, call.start, call.end, call.correlation, 0, node, waited, timed.graph), timed
+            )
 
     def _host_call(self, call: HostCall, external: int, timed: TimedPass) -> None:
         start = self.now

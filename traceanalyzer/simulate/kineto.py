@@ -129,7 +129,7 @@ class Events:
                 yield _flow("s", call.correlation, self._pid, self._pid, call.start)
         for ran in timed.ran:
             work = ran.work
-            yield self._kernel(ran, work, timed.graph) if isinstance(work, Kernel) else self._copy(ran, work)
+            yield self._kernel(ran, work) if isinstance(work, Kernel) else self._copy(ran, work)
             if flows:
                 yield _flow("f", ran.correlation, self._device, ran.work.stream, ran.start)
         streams = sorted({ran.work.stream for ran in timed.ran})
@@ -156,9 +156,9 @@ class Events:
             f'"correlation": {call.correlation}\n    }}\n  }}'
         )
 
-    def _kernel(self, ran: Ran, kernel: Kernel, graph: int) -> str:
+    def _kernel(self, ran: Ran, kernel: Kernel) -> str:
         # A node's id is unique over all graphs: CUPTI numbers nodes within the graph's own range.
-        node = f', "graph id": {graph}, "graph node id": {(graph << 32) + ran.node}' if ran.node else ""
+        node = f', "graph id": {ran.graph}, "graph node id": {(ran.graph << 32) + ran.node}' if ran.node else ""
         return self._on_card(
             "kernel", quoted(kernel.name), ran,
             f'{self._external(ran.external)}"queued": 0, "device": {self._device}, "context": 1, '

@@ -22,8 +22,8 @@ from traceanalyzer.simulate.shard import NONE, PAGE, Shard
 Ops = tuple[Op, ...]
 
 
-def before(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Ops:
-    """Queries and latents, their norms, rotary embedding, and the write of the rows that are tokens into the cache."""
+def before(shard: Shard, mla: LatentAttention, rows: int) -> Ops:
+    """Queries and latents, their norms, rotary embedding."""
     hidden, rank = shard.model.hidden, mla.kv_lora_rank
     latent, queries = rank + mla.qk_rope, shard.heads * (mla.qk_nope + mla.qk_rope)
     if mla.q_lora_rank is None:
@@ -33,8 +33,7 @@ def before(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Ops:
         ops += vector.norm(shard, (rows, mla.q_lora_rank))
         ops += (matmul.linear(shard, (rows,), mla.q_lora_rank, queries),)
     ops += vector.norm(shard, (rows, rank))
-    ops += (rotary.fused(shard, rows, (shard.heads, 1), mla.qk_rope, queries),)
-    return (*ops, _store(shard, mla, rows, tokens))
+    return (*ops, rotary.fused(shard, rows, (shard.heads, 1), mla.qk_rope, queries))
 
 
 def attend(shard: Shard, mla: LatentAttention, slices: Sequence[Slice], padding: int = 0) -> Ops:
@@ -125,7 +124,8 @@ def pool(shard: Shard, mla: LatentAttention) -> Tensor:
     return shard.tensor(pages, PAGE, mla.kv_lora_rank + mla.qk_rope)
 
 
-def _store(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Op:
+def store(shard: Shard, mla: LatentAttention, rows: int, tokens: int) -> Op:
+    """The write of latents into the cache; rows that are no tokens are skipped."""
     latent = mla.kv_lora_rank + mla.qk_rope
     cpp = names.CPP[shard.dtype]
     name = f"void vllm::concat_and_cache_mla_kernel<{cpp}, {cpp}, (vllm::Fp8KVCacheDataType)0>({cpp} const*, "

@@ -9,14 +9,14 @@ does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceanalyzer.simulate import attention, experts, latent, matmul, rotary, vector, views
 from traceanalyzer.simulate.attention import Slice
-from traceanalyzer.simulate.program import Op
+from traceanalyzer.simulate.program import Kernel, Op, Replay, launched
 from traceanalyzer.simulate.shard import Shard
 
 Ops = tuple[Op, ...]
@@ -27,9 +27,10 @@ _NOBODY = Slice(-1, 0, 0)
 
 @dataclass(frozen=True)
 class _Layer:
-    """The parts of one layer that know no context: before the cache is written, and after attention."""
+    """The parts of one layer that know no context: up to the rotary embedding, the cache's write, after attention."""
 
     before: Ops
+    store: Ops
     projection: Ops
     mlp: Ops
 
@@ -40,7 +41,7 @@ class Forward:
     def __init__(self, shard: Shard) -> None:
         """`shard` stays the same for the whole run."""
         self._shard = shard
-        self._layers: dict[tuple[Rows, int, int], _Layer] = {}
+        self._layers: dict[tuple[Rows, int, int, int], _Layer] = {}
         self._experts: dict[tuple[Rows, int, int], Ops] = {}
         self._ends: dict[Rows, tuple[Ops, Ops]] = {}
 
@@ -49,23 +50,42 @@ class Forward:
 
         Padded to `size` tokens: what works token by token computes so many, and as many sequences stand in the batch.
         """
-        rows = self._rows(slices, size)
-        slices = _padded(slices, math.prod(rows))
+        return tuple(op for ops, _ in self._parts(slices, random, size, apart=False) for op in ops)
+
+    def pieces(self, slices: Sequence[Slice], random: np.random.Generator, size: int) -> tuple[Op | Replay, ...]:
+        """The same with a graph before, between and after the layers' attention, which knows no padding."""
+        pieces: list[Op | Replay] = []
+        kernels: list[Kernel] = []
+        for ops, attention_ in self._parts(slices, random, size, apart=True):
+            if attention_:
+                pieces += [Replay(tuple(kernels), len(pieces)), *ops]
+                kernels = []
+            else:
+                kernels += (one for one in launched(ops) if isinstance(one, Kernel))
+        return (*pieces, Replay(tuple(kernels), len(pieces)))
+
+    def _parts(
+        self, slices: Sequence[Slice], random: np.random.Generator, size: int | None, *, apart: bool
+    ) -> Iterator[tuple[Ops, bool]]:
+        """Groups of ops, and whether each is a layer's attention; that is padded too unless it stands `apart`."""
+        rows, tokens = self._rows(slices, size), sum(s.queries for s in slices)
+        inner = self._rows(slices, None) if apart else rows
+        slices = _padded(slices, math.prod(inner))
         if rows not in self._ends:
             self._ends[rows] = self._first(rows), self._norm(rows, residual=True)
         first, last = self._ends[rows]
-        result = list(first)
+        yield first, False
         attended: dict[int | None, Ops] = {}
         for index in range(self._shard.model.layers):
             window = self._shard.model.window(index)
             if window not in attended:
-                attended[window] = self._attend(slices, rows, window)
-            layer = self._layer(rows, sum(s.queries for s in slices), index)
-            result += layer.before
-            result += self._named(attended[window], "Attention", index)
-            result += layer.projection
-            result += layer.mlp if layer.mlp else self._mixture(rows, index, random)
-        return (*result, *last)
+                attended[window] = self._attend(slices, inner, window)
+            layer = self._layer(rows, (math.prod(inner), tokens), index)
+            yield layer.before, False
+            yield layer.store + self._named(attended[window], "Attention", index), True
+            yield layer.projection, False
+            yield layer.mlp if layer.mlp else self._mixture(rows, index, random), False
+        yield last, False
 
     def _rows(self, slices: Sequence[Slice], size: int | None) -> Rows:
         """The leading axes of activations."""
@@ -84,15 +104,17 @@ class Forward:
         positions = vector.embedding(shard, rows, model.learned_positions)
         return (tokens, positions, vector.add(shard, (*rows, model.hidden)))
 
-    def _layer(self, rows: Rows, tokens: int, index: int) -> _Layer:
-        """The layer over rows of which so many are tokens."""
-        shared = self._layers.get((rows, tokens, index))
+    def _layer(self, rows: Rows, written: tuple[int, int], index: int) -> _Layer:
+        """The layer over these rows; `written` is how many stand for the cache, and how many of these are tokens."""
+        key = rows, *written, index
+        shared = self._layers.get(key)
         if shared is None:
             model = self._shard.model
-            before = self._named(self._before(rows, tokens, first=index == 0), "Attention", index)
+            before = self._named(self._before(rows, first=index == 0), "Attention", index)
+            store = self._named(self._store(*written), "Attention", index)
             projection = self._named(self._projection(rows), "Attention", index)
             mlp = () if model.has_experts(index) else self._named(self._mlp(rows), "MLP", index)
-            shared = self._layers[rows, tokens, index] = _Layer(before, projection, mlp)
+            shared = self._layers[key] = _Layer(before, store, projection, mlp)
         return shared
 
     def _named(self, ops: Ops, part: str, index: int) -> Ops:
@@ -100,14 +122,14 @@ class Forward:
         name = f"{self._shard.class_name}{part}_{index}"
         return tuple(replace(op, module=name) for op in ops)
 
-    def _before(self, rows: Rows, tokens: int, *, first: bool) -> Ops:
-        """Norm, queries, keys and values, their norms, rotary embedding, a cache written in place."""
+    def _before(self, rows: Rows, *, first: bool) -> Ops:
+        """Norm, queries, keys and values, their norms, rotary embedding."""
         shard, model = self._shard, self._shard.model
         heads, kv_heads, head = shard.heads, shard.kv_heads, shard.head_dim
         widths = (heads * head, kv_heads * head, kv_heads * head)
         ops = () if self._norms_after() else self._norm(rows, residual=not first)
         if model.mla is not None:
-            return ops + latent.before(shard, model.mla, math.prod(rows), tokens)
+            return ops + latent.before(shard, model.mla, math.prod(rows))
         if shard.merged:
             ops += (matmul.linear(shard, rows, model.hidden, sum(widths), bias=model.qkv_bias),)
             ops += (views.split(shard, shard.tensor(*rows, sum(widths)), widths)[0],)
@@ -117,9 +139,14 @@ class Forward:
             ops += vector.norm(shard, (*rows, heads, head)) + vector.norm(shard, (*rows, kv_heads, head))
         elif model.qk_norm == "full_width":
             ops += vector.norm(shard, (*rows, widths[0])) + vector.norm(shard, (*rows, widths[1]))
-        ops += rotary.rotary(shard, rows)
-        static = shard.scenario.kv_cache == "static"
-        return ops + (attention.store(shard, math.prod(rows), tokens) if static else ())
+        return ops + rotary.rotary(shard, rows)
+
+    def _store(self, rows: int, tokens: int) -> Ops:
+        """What writes a cache in place; rows that are no tokens are skipped."""
+        shard, mla = self._shard, self._shard.model.mla
+        if mla is not None:
+            return (latent.store(shard, mla, rows, tokens),)
+        return attention.store(shard, rows, tokens) if shard.scenario.kv_cache == "static" else ()
 
     def _attend(self, slices: Sequence[Slice], rows: Rows, window: int | None) -> Ops:
         """What knows contexts."""

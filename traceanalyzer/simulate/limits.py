@@ -25,7 +25,7 @@ _RANGES = {
     "seed": (0, (1 << 63) - 1),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "mode": ("eager", "graph"),
+    "mode": ("eager", "graph", "piecewise", "full-and-piecewise"),
     "dtype": ("bf16", "fp16", "fp32"),
     "weights": ("same", "fp8", "int8", "int4", "fp4"),
     "kv": ("same", "fp8"),

@@ -1,9 +1,9 @@
 """The passes of a scenario, one at a time: prefill, decode and mixed ones, each with its sampling.
 
-In graph mode decode passes replay one graph from the embedding to the final norm; lm_head and sampler stay eager, as
-serving engines have it. A draft model's passes follow the target's. Every sequence of a pass gets logits, also one
-whose prompt is not read to its end yet. What a padded pass computes for nobody is known by building it once more
-without padding.
+In graph mode decode passes replay one graph from the embedding to the final norm, or any pass one before, between and
+after the layers' attention; lm_head and sampler stay eager, as serving engines have it. A draft model's passes follow
+the target's. Every sequence of a pass gets logits, also one whose prompt is not read to its end yet. What a padded pass
+computes for nobody is known by building it once more without padding.
 """
 
 from __future__ import annotations
@@ -72,30 +72,38 @@ class _Builder:
     def pass_(self, slices: Sequence[Slice], *, last: bool = True) -> Pass:
         """One pass over these sequences; after the `last` run of a draft model the host gets the guesses."""
         tokens, reads = sum(s.queries for s in slices), _phase(self._shard.scenario, slices)
-        replayed = self._shard.scenario.mode == "graph" and reads == "decode"
-        queries = slices[0].queries
-        size = captured.size(self._shard.scenario, tokens, queries) if replayed else None
-        end = "sample" if reads != "decode" or not self._shard.scenario.speculate else "verify"
+        scenario, queries = self._shard.scenario, slices[0].queries
+        whole = scenario.mode in ("graph", "full-and-piecewise") and reads == "decode"
+        pieces = not whole and scenario.mode in ("piecewise", "full-and-piecewise")
+        size = captured.size(scenario, tokens, queries if whole else 1) if whole or pieces else None
+        end = "sample" if reads != "decode" or not scenario.speculate else "verify"
         if self._draft:
             end = "last guess" if last else "guess"
-        made = self._made(slices, size or tokens, end, self._random)
-        done = _pass(self._shard, "draft" if self._draft else reads, slices, *made, replayed=size is not None)
-        done = replace(done, captured=(queries, int(self._draft)))
-        if size is None or size == tokens:
+        after = self._after(slices, size or tokens, end)
+        done = _pass(scenario, "draft" if self._draft else reads, slices, after)
+        inputs = _inputs(self._shard, tokens)
+        if size is None:
+            return replace(done, ops=self._forward.ops(slices, self._random))
+        if pieces:
+            parts = self._forward.pieces(slices, self._random, size)
+            done = replace(done, ops=(*inputs, *parts), captured=(0, int(self._draft)))
+        else:
+            graph = tuple(_kernels(self._forward.ops(slices, self._random, size)))
+            done = replace(done, ops=inputs, graph=graph, captured=(queries, int(self._draft)))
+        if size == tokens:
             return done
         return replace(done, padded_tokens=size - tokens, useful=self._useful(slices, tokens, end))
 
-    def _made(self, slices: Sequence[Slice], size: int, end: str, random: np.random.Generator) -> tuple[Ops, Ends]:
-        """The forward pass at this size, and what follows it."""
+    def _after(self, slices: Sequence[Slice], size: int, end: str) -> Ends:
+        """What follows the forward pass at this size."""
         key = size, len(slices), end
         if key not in self._ends:
             self._ends[key] = _end(self._shard, *key)
-        return self._forward.ops(slices, random, size), self._ends[key]
+        return self._ends[key]
 
     def _useful(self, slices: Sequence[Slice], tokens: int, end: str) -> tuple[float | None, float | None]:
         """FLOPs and bytes of the pass without padding; which experts the padding alone reads is not known."""
-        forward, after = self._made(slices, tokens, end, self._spare)
-        done = [*_kernels(forward), *_kernels(after)]
+        done = [*_kernels(self._forward.ops(slices, self._spare)), *_kernels(self._after(slices, tokens, end))]
         flops = None if any(one.flops is None for one in done) else sum(one.flops or 0.0 for one in done)
         unknown = self._shard.model.moe is not None or any(one.bytes is None for one in done)
         return flops, None if unknown else sum(one.bytes or 0.0 for one in done)
@@ -118,10 +126,11 @@ def _phase(scenario: Scenario, slices: Sequence[Slice]) -> str:
     return "decode" if not reading else "prefill" if reading == len(slices) else "mixed"
 
 
-def _pass(shard: Shard, phase: str, slices: Sequence[Slice], ops: Ops, after: Ends, *, replayed: bool) -> Pass:
+def _pass(scenario: Scenario, phase: str, slices: Sequence[Slice], after: Ends) -> Pass:
+    """The counts of a pass, and what follows its forward pass."""
     draft = phase == "draft"
-    reading = [s for s in slices if s.keys <= shard.scenario.prompt and not draft]
-    decoding = [s for s in slices if s.keys > shard.scenario.prompt and not draft]
+    reading = [s for s in slices if s.keys <= scenario.prompt and not draft]
+    decoding = [s for s in slices if s.keys > scenario.prompt and not draft]
     tokens = sum(s.queries for s in slices)
     return Pass(
         phase=phase,
@@ -134,8 +143,7 @@ def _pass(shard: Shard, phase: str, slices: Sequence[Slice], ops: Ops, after: En
         context_sum=sum(s.keys for s in slices),
         query_context_sum=sum(s.queries * s.keys for s in slices),
         requests=() if draft else tuple(s.request for s in slices),
-        ops=_inputs(shard, tokens) if replayed else ops,
-        graph=tuple(_kernels(ops)) if replayed else (),
+        ops=(),
         after=after,
     )
 

@@ -10,7 +10,7 @@
                     one takes longer, and the others wait
 
 Passes are the target's; those of a draft model belong to the one before. `sync` and `allocator` stand in the middle of
-an eager forward pass, and before the sampling of a replayed one.
+a forward pass, and before the sampling where one graph replays all of it.
 What could be wrong: real causes come irregularly and together; a host that is ahead of the card hides what it does,
 here as there.
 """
@@ -79,11 +79,11 @@ def planted(scenario: Scenario, rank: int, passes: Sequence[Pass], number: int, 
 
 def _inserted(work: Pass, op: Op) -> Pass:
     """The pass with one more op in the middle of what its host does."""
-    eager = not work.replays
-    before = work.ops if eager else work.after
-    middle = len(before) // 2
-    ops = (*before[:middle], op, *before[middle:])
-    return replace(work, ops=ops) if eager else replace(work, after=ops)
+    if work.graph:
+        middle = len(work.after) // 2
+        return replace(work, after=(*work.after[:middle], op, *work.after[middle:]))
+    middle = len(work.ops) // 2
+    return replace(work, ops=(*work.ops[:middle], op, *work.ops[middle:]))
 
 
 def _item(ns: int) -> Op:

@@ -82,6 +82,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """One call that replays a graph of these kernels: part number `piece` of a pass."""
+
+    kernels: tuple[Kernel, ...]
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One cpu_op: its arguments, the host's own time before its first child, and what it calls, in order."""
 
@@ -96,7 +104,8 @@ class Op:
 class Pass:
     """One forward pass with its sampling, in the order the host issues it.
 
-    In graph mode `graph` holds the kernels replayed by one launch call and `ops` only what stays outside the graph.
+    In graph mode `graph` holds the kernels replayed by one launch call and `ops` only what stays outside the graph;
+    where attention stays outside, the pieces between stand among `ops`.
     """
 
     phase: str  # prefill, decode, mixed; draft: the small model's that guesses tokens
@@ -109,7 +118,7 @@ class Pass:
     context_sum: int  # keys, summed over the sequences, the new tokens included
     query_context_sum: int  # query x key, summed over the sequences
     requests: tuple[int, ...]
-    ops: tuple[Op | Launch, ...]
+    ops: tuple[Op | Launch | Replay, ...]
     graph: tuple[Kernel, ...] = ()
     after: tuple[Op | Launch, ...] = field(default=())  # sampling and what follows the graph
     sync_after: bool = False  # the host waits for the card before it goes on
@@ -122,16 +131,13 @@ class Pass:
     captured: tuple[int, ...] = ()  # what tells graphs of one size apart
     planted: tuple[Plant, ...] = ()  # causes of idle time that were put in
 
-    @property
-    def replays(self) -> bool:
-        """Whether a graph is replayed in it."""
-        return bool(self.graph)
 
-
-def launched(ops: Sequence[Op | Launch | HostCall]) -> Iterator[Kernel | Copy]:
+def launched(ops: Sequence[Op | Launch | HostCall | Replay]) -> Iterator[Kernel | Copy]:
     """What ops launch, in order."""
     for one in ops:
         if isinstance(one, Op):
             yield from launched(one.body)
+        elif isinstance(one, Replay):
+            yield from one.kernels
         elif isinstance(one, Launch):
             yield one.work

@@ -52,7 +52,8 @@ class Scenario:
     batch: int = 1
     prompt: int = 512
     output: int = 200
-    mode: Literal["eager", "graph"] = "eager"
+    # "graph": decode passes replay one graph; "piecewise": every pass replays one before, between and after attention.
+    mode: Literal["eager", "graph", "piecewise", "full-and-piecewise"] = "eager"
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"  # activations
     weights: Literal["same", "fp8", "int8", "int4", "fp4"] = "same"  # "same": as the activations
     kv: Literal["same", "fp8"] = "same"
@@ -85,7 +86,8 @@ class Scenario:
         A graph has the same kernels in each replay, whichever lengths its sequences have.
         """
         ragged = self.chunk is not None or self.arrivals_every > 0
-        return bool(self.capture_sizes) or self.speculate > 0 or (self.mode != "eager" and ragged)
+        graphs = self.mode in ("piecewise", "full-and-piecewise") or (self.mode == "graph" and ragged)
+        return graphs or bool(self.capture_sizes) or self.speculate > 0
 
     @property
     def right(self) -> int:
