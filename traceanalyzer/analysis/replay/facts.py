@@ -61,7 +61,7 @@ def facts_of(step: pd.Series, captured: int | None) -> Facts | str | None:
         pairs = keys if tokens == sequences else tokens * keys if sequences == 1 else None
     squares, exact = _squares(known, tokens, keys, pairs)
     verified = step["phase"] == "decode" and sequences is not None and tokens > sequences
-    logits = rows if verified or tokens == sequences else sequences
+    logits = tokens if verified else sequences
     return Facts(
         rows=int(rows),
         tokens=int(tokens),

@@ -172,12 +172,13 @@ def _unlike(carriers: Carriers, config: ModelConfig, passed: Pass) -> str | None
     ahead = [tuple(itertools.takewhile(lambda key: key[0] not in HEAVY, some)) for some in mlp]
     routed = [config.has_experts(i) for i in range(len(layers))]
     leads = [_keys(carriers, layer.lead) for layer in layers]
-    groups = [plain, ahead]
-    why = next((w for some in groups if (w := _first_unlike(some, range(len(layers))))), None)
+    why = None
     for window in dict.fromkeys(windows):
         why = why or _first_unlike(keys, [i for i, own in enumerate(windows) if own == window])
     for expert in dict.fromkeys(routed):
         why = why or _first_unlike(mlp, [i for i, own in enumerate(routed) if own == expert])
+    for some in (plain, ahead):
+        why = why or _first_unlike(some, range(len(layers)))
     why = why or _first_unlike(leads, range(1, len(layers)))
     return why or _impossible(carriers, passed) or _edges(carriers, passed, leads)
 

@@ -43,11 +43,6 @@ class Part:
     window: int | None = None
     fused: bool = False
 
-    @property
-    def follows_context(self) -> bool:
-        """Whether its work depends on more of a step than its tokens."""
-        return self.what == ATTENTION or self.role in ("kv_b", "lm_head") or self.what == EMBEDDING
-
 
 def parts(
     carriers: Carriers, passed: Pass, sizes: Sizes, texts: Sequence[str], dtypes: Sequence[str | None]
@@ -157,7 +152,7 @@ def work_of(part: Part, sizes: Sizes, facts: Facts) -> OpWork | None:
     made: Mapping[str, Callable[[], OpWork | None]] = {
         NORM: lambda: _norm(part, sizes, rows),
         ROPE: lambda: described.rope(sizes, rows),
-        KV_WRITE: lambda: described.kv_write(sizes, rows),
+        KV_WRITE: lambda: described.kv_write(sizes, facts.tokens),  # padding has no place in the cache
         ACTIVATION: lambda: _activation(part.role, sizes, rows),
         QUANTISE: lambda: _quantise(part, sizes, rows),
         ROUTING: lambda: described.top_k(sizes, rows) if part.role == "top_k" else described.finalise(sizes, rows),
