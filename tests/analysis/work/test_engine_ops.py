@@ -92,6 +92,28 @@ def test_a_weight_only_product_is_held_against_the_activations_peak() -> None:
     assert table["weight_bytes"].tolist() == [0.5 * N * K + 2 * G * N]
 
 
+# moe_wna16_marlin_gemm(input, output, b_qweight, b_bias, b_scales, a_scales, global_scale, b_qzeros, workspace,
+#   sorted_token_ids, expert_ids, num_tokens_past_padded, topk_weights, moe_block_size, top_k, mul_topk_weights,
+#   b_q_type, size_m, size_n, size_k, use_atomic_add, use_fp32_reduce, is_zp_float, thread_k, thread_n, blocks_per_sm)
+def test_marlin_experts_of_either_version_with_26_arguments() -> None:
+    tokens, chosen, experts = 64, 8, 128
+    dims: list[Any] = [[tokens, K], [], [experts, K // 16, 2 * N], [], [experts, G, N], *[[]] * 21]
+    types = [BF16, "", "int", "", BF16, *[""] * 21]
+    later = [*[""] * 13, "8", str(chosen), "False", "2814749767106568", str(tokens), str(N), str(K), *["False"] * 3,
+             "-1", "-1", "-1"]  # fmt: skip
+    earlier = [*[""] * 14, "8", str(chosen), "False", "False", "2814749767106568", str(tokens), str(N), str(K), "False",
+               "True", "False", "False"]  # fmt: skip
+    active = experts * (1 - (1 - chosen / experts) ** tokens)
+    for concrete in (later, earlier):
+        work = known("_moe_C::moe_wna16_marlin_gemm", dims, types, concrete)
+        assert work.flops == 2 * tokens * chosen * N * K
+        assert work.weight_bytes == pytest.approx(active * (0.5 * N * K + 2 * G * N))
+        assert work.weight_bytes_max == experts * (0.5 * N * K + 2 * G * N)
+        assert work.dtype == "bf16"
+    neither = ["" if text in ("True", "False") else text for text in later]
+    assert call("_moe_C::moe_wna16_marlin_gemm", dims, types, neither) is None
+
+
 # lora_shrink(inputs, lora_a_weights, output_tensor, token_lora_mapping, token_indices_sorted_by_lora_ids,
 #   num_tokens_per_lora, lora_token_start_loc, lora_ids, no_lora_flag_cpu, num_active_loras, scaling)
 # lora_expand(the same with lora_b_weights, offset_start, add_inputs), vllm/lora/ops/triton_ops
@@ -211,11 +233,14 @@ def test_state_space_models_have_their_time_and_no_work(op: str, names: tuple[st
     [([FP32, FP32], 8), ([BF16, FP32], 6), ([FP8, BF16], 3), (["bool", "long int"], 9), ([INT8, FP16], 3)],
 )
 def test_compiled_kernels_move_their_pointers_at_their_own_types(types: list[str], size: int) -> None:
-    """triton_poi_fused__to_copy_1 of 4096 x 2048 numbers, read at one type and written at the other."""
-    name = "triton_poi_fused__to_copy_1"
+    """4096 x 2048 numbers, read at one type and written at the other; only a kernel of copies tells its FLOPs: none."""
+    name = "triton_poi_fused__to_copy_add_mul_1"
     table = of_op(name, [[4096, 2048], [4096, 2048], []], [*types, S], name, concrete=["", "", "8388608"])
     assert table["bytes"].tolist() == [size * 8388608.0]
     assert table["flops"].isna().all()
+    copy = "triton_poi_fused__to_copy_1"
+    table = of_op(copy, [[4096, 2048], [4096, 2048], []], [*types, S], copy, concrete=["", "", "8388608"])
+    assert table[["flops", "bytes"]].to_numpy().tolist() == [[0.0, size * 8388608.0]]
     assert table["estimated"].all()
 
 

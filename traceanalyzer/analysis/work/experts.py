@@ -98,11 +98,14 @@ def grouped(model: OpModel, sig: Signature) -> OpWork | None:
 
 
 def packed(model: OpModel, sig: Signature) -> OpWork | None:
-    """One product of experts whose weights are packed: x (rows, K), N from `n` or the output's last dimension."""
+    """One product of experts whose weights are packed: x (rows, K), N from `n` or the output's last dimension.
+
+    Two versions with as many arguments are told apart by where a truth value stands (`flag`, `flag_later`).
+    """
     x, weight, out = named(model, sig, "x"), named(model, sig, "w1"), named(model, sig, "out")
-    misread = "flag" in model.at and value(model, sig, "flag") not in ("True", "False")
-    chosen = None if misread else number(model, sig, "top_k")
-    n = out.shape[-1] if out and out.shape else number(model, sig, "n")
+    form = _form(model, sig)
+    chosen = None if form is None else number(model, sig, f"top_k{form}")
+    n = out.shape[-1] if out and out.shape else number(model, sig, f"n{form}")
     if x is None or weight is None or len(x.shape) != 2 or len(weight.shape) < 2 or not n or not chosen:
         return None
     (rows, inner), count = x.shape, weight.shape[0]
@@ -112,10 +115,18 @@ def packed(model: OpModel, sig: Signature) -> OpWork | None:
         or not FEWEST_BITS <= 8 * weight.bytes / max(count * n * inner, 1) <= MOST_BITS
     ):
         return None
-    read = weight.bytes + sum(o.bytes for o in (named(model, sig, "scale"), named(model, sig, "zeros")) if o)
+    read = weight.bytes + sum(o.bytes for o in (named(model, sig, "scale"), named(model, sig, f"zeros{form}")) if o)
     moved = x.bytes + rows * chosen * n * x.dtype.bytes
     flops = 2.0 * rows * chosen * n * inner
     return _read(model, Routing(rows, chosen, count, count), read / count, flops, moved, x, weight)
+
+
+def _form(model: OpModel, sig: Signature) -> str | None:
+    """The suffix of the version's positions; None where a truth value stands in neither's place."""
+    if "flag" not in model.at:
+        return ""
+    forms = (form for form in ("", "_later") if value(model, sig, f"flag{form}") in ("True", "False"))
+    return next(forms, None)
 
 
 def _read(
