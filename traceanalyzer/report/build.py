@@ -62,6 +62,7 @@ def build(analysis: Analysis) -> doc.Report:
         hta=holistic.section(analysis),
         idle_causes=[row for device in main_first for row in waiting.idle_causes(device)],
         launches=waiting.launches(analysis),
+        critical_path=waiting.critical_paths(analysis),
         ranks=compared.section(analysis),
         closeups=closeups.sections(analysis),
         unknown_work=tables.unknown_rows(analysis.main),

@@ -15,7 +15,7 @@ from pydantic import Field
 from traceanalyzer.report.beside import Counters, RecordedWindow, Recording, Redaction, StepLog
 from traceanalyzer.report.closeup import CloseUp, CloseUpGaps, CloseUpRow
 from traceanalyzer.report.hta import HTA, HTALaunches, HTAStream, HTATime
-from traceanalyzer.report.idle import HostRead, IdleCause, Launches
+from traceanalyzer.report.idle import CriticalPart, CriticalPath, HostRead, IdleCause, Launches
 from traceanalyzer.report.outlook import Batching, BatchPoint, Memory, Sensitivity
 from traceanalyzer.report.ranks import (
     PipelineBubble,
@@ -69,6 +69,8 @@ __all__ = [
     "CloseUpRow",
     "Cost",
     "Counters",
+    "CriticalPart",
+    "CriticalPath",
     "DecodeFloor",
     "Device",
     "DeviceKind",
@@ -157,6 +159,7 @@ class Report(Section):
     hta: HTA | None = None
     idle_causes: list[IdleCause] = Field(default_factory=list)
     launches: list[Launches] = Field(default_factory=list)
+    critical_path: list[CriticalPath] = Field(default_factory=list)
     ranks: Ranks | None = None
     closeups: list[CloseUp] = Field(default_factory=list)
     unknown_work: list[UnknownWork] = Field(default_factory=list)

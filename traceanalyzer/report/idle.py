@@ -68,3 +68,23 @@ class Launches(Section):
     short_kernels_time_share: float
     known_share: float
     reads: list[HostRead]
+
+
+class CriticalPart(Section):
+    """A kind of time on the critical path, and how much shorter the step would be if it took none.
+
+    `us` is null for what lies beside the path, `saves_us` where nothing could be taken away. Savings do not add up.
+    """
+
+    kind: str
+    us: float | None
+    saves_us: float | None
+
+
+class CriticalPath(Section):
+    """The critical path of the median step of a phase, on the slowest device. The parts' `us` sum to `step_us`."""
+
+    phase: PhaseName
+    step: int
+    step_us: float
+    parts: list[CriticalPart]

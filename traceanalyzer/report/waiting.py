@@ -10,9 +10,10 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from traceanalyzer.analysis import idle
+from traceanalyzer.analysis.critical import critical_path
 from traceanalyzer.analysis.launches import launch_stats
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
-from traceanalyzer.report.idle import HostRead, IdleCause, Launches
+from traceanalyzer.report.idle import CriticalPart, CriticalPath, HostRead, IdleCause, Launches
 from traceanalyzer.report.values import capped, us
 
 _LAUNCHED = ("prefill", "decode", "mixed")
@@ -71,3 +72,26 @@ def launches(analysis: Analysis) -> list[Launches]:
         )
         for stats in found if stats is not None
     ]  # fmt: skip
+
+
+def critical_paths(analysis: Analysis) -> list[CriticalPath]:
+    """The critical path of the median step of each phase of the slowest device."""
+    line = analysis.main.timeline
+    found = [path for phase in _LAUNCHED if (path := critical_path(line, phase)) is not None]
+    return [
+        CriticalPath(
+            phase=path.phase,
+            step=path.step,
+            step_us=path.step_ns / 1e3,
+            parts=[
+                CriticalPart(kind=kind, us=us(path.parts.get(kind)), saves_us=us(path.saved.get(_saved_as(kind))))
+                for kind in dict.fromkeys((*path.parts, *(kind for kind in path.saved if kind != "launches")))
+            ],
+        )
+        for path in found
+    ]
+
+
+def _saved_as(kind: str) -> str:
+    """Launches of kernels and of graphs are saved together."""
+    return "launches" if kind in ("launch", "graph_launch") else kind

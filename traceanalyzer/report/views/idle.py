@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from traceanalyzer.report import format as fmt
 from traceanalyzer.report import rows, strings
-from traceanalyzer.report.document import IdleCause, Launches, Report
+from traceanalyzer.report.document import CriticalPart, CriticalPath, IdleCause, Launches, Report
 from traceanalyzer.report.strings.page import text
 from traceanalyzer.report.text_safety import shorten, visible
 from traceanalyzer.report.views.pieces import Fact, Figure
@@ -49,6 +49,15 @@ class LaunchView:
 
 
 @dataclass(frozen=True, slots=True)
+class PathView:
+    """The critical path of one phase's median step: parts, time on the path, what is saved without them."""
+
+    title: str
+    lead: str
+    parts: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IdleView:
     """The sentences, by phase, the table, and the launches."""
 
@@ -57,6 +66,7 @@ class IdleView:
     said: tuple[tuple[str, ...], ...]
     rows: tuple[CauseRow, ...]
     launches: tuple[LaunchView, ...]
+    paths: tuple[PathView, ...]
 
 
 def idle_view(report: Report) -> IdleView | None:
@@ -74,6 +84,7 @@ def idle_view(report: Report) -> IdleView | None:
         launches=()
         if on_cpu and not any(one.reads for one in report.launches)
         else tuple(map(_launch, report.launches)),
+        paths=tuple(map(_path, report.critical_path)),
     )
 
 
@@ -147,6 +158,26 @@ def _row(row: IdleCause) -> CauseRow:
         gaps=fmt.count(row.gaps),
         longest=fmt.duration(row.longest_us),
     )
+
+
+def _path(path: CriticalPath) -> PathView:
+    shown = [part for part in path.parts if max(part.us or 0.0, part.saves_us or 0.0) >= _WORTH_SAYING * path.step_us]
+    phase = strings.phase_label(path.phase).lower()
+    return PathView(
+        title=text("critical.title", phase=phase),
+        lead=text("critical.lead", time=fmt.duration(path.step_us)),
+        parts=tuple((_kind(part), *_printed(part)) for part in shown),
+    )
+
+
+def _printed(part: CriticalPart) -> tuple[str, str]:
+    saves = text("critical.saved", minus="\N{MINUS SIGN}", time=fmt.duration(part.saves_us)) if part.saves_us else ""
+    return fmt.duration(part.us) if part.us else "", saves
+
+
+def _kind(part: CriticalPart) -> str:
+    name, _, category = part.kind.partition(".")
+    return text(f"critical.kind.{name}", category=_short(category))
 
 
 def _launch(stats: Launches) -> LaunchView:
