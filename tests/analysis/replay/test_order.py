@@ -115,7 +115,7 @@ def test_a_refusal_says_where() -> None:
         (without(run, "rope", 2), "layer 2: kv_write where most others have rope"),
         (without(run, "kv_write", 0), "layer 0: attention where most others have kv_write"),
         (without(run, "activation", 1), "layer 1: product where most others have activation"),
-        (without(run, "norm", 0), "layer 0: begins with nothing, others with norm"),
+        (without(run, "norm", 0), "after the last layer: norm, where norm, norm was expected"),
         (without(run, "norm", -1), "after the last layer: nothing, where norm was expected"),
     ):
         found = arrange(carriers(other), DENSE, decodes=True)

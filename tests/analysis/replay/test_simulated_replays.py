@@ -142,7 +142,7 @@ def test_the_answer_follows_the_model(run: Run, monkeypatch: pytest.MonkeyPatch)
     bytes_read = {}
     for change in CHANGES:
         config = other(change)
-        monkeypatch.setitem(models._names(), config.id, config)  # type: ignore[index]
+        monkeypatch.setitem(models._names(), config.id, config)
         simulated = run(replace(GRAPH, model=config.id))
         model = GivenModel("config.json", replace(config, confidence="given"))
         found = analyze([simulated.trace], AnalysisOptions(model=model))
@@ -153,7 +153,7 @@ def test_the_answer_follows_the_model(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 def test_another_number_of_layers_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ran, said = other("nothing"), other("layers")
-    monkeypatch.setitem(models._names(), ran.id, ran)  # type: ignore[index]
+    monkeypatch.setitem(models._names(), ran.id, ran)
     model = GivenModel("config.json", replace(said, confidence="given"))
     found = analyze([run(replace(GRAPH, model=ran.id)).trace], AnalysisOptions(model=model))
     (decode,) = [one for one in found.main.phases if one.phase == "decode"]
@@ -165,7 +165,7 @@ def test_another_number_of_layers_is_refused(run: Run, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", ["swap", "drop"])
 def test_kernels_in_another_order_are_not_answered(run: Run, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     config = other("nothing")
-    monkeypatch.setitem(models._names(), config.id, config)  # type: ignore[index]
+    monkeypatch.setitem(models._names(), config.id, config)
     trace = run(replace(GRAPH, model=config.id)).trace
     kernels = trace.kernels.reset_index(drop=True)
     ropes = [i for i, code in enumerate(kernels["name"]) if "rotary" in trace.text(int(code))]
@@ -187,7 +187,7 @@ def test_kernels_in_another_order_are_not_answered(run: Run, monkeypatch: pytest
 
 def test_work_that_the_card_cannot_do_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     config = other("nothing")
-    monkeypatch.setitem(models._names(), config.id, config)  # type: ignore[index]
+    monkeypatch.setitem(models._names(), config.id, config)
     trace = run(replace(GRAPH, model=config.id)).trace
     model = GivenModel("config.json", replace(config, confidence="given"))
     found = analyze([trace], AnalysisOptions(model=model, bandwidth_gbs=200.0))
