@@ -57,7 +57,7 @@ def _candidates(given: Path) -> list[Path]:
     try:
         if not given.is_file():
             return []
-        for entry in sorted(given.resolve().parent.iterdir()):
+        for entry in sorted(given.parent.iterdir()):
             packed = entry.name.endswith(_PACKED)
             if not _CAPTURES.search(entry.name) or not (packed or entry.name.endswith(_PLAIN)):
                 continue
