@@ -16,7 +16,8 @@ RANKS: Mapping[str, str] = {
     "ranks.cause.idle": "It stands still longer than they do: its host is late.",
     "ranks.even": "No rank clearly keeps the others waiting: {steps} steps were matched.",
     "ranks.no_steps": "No step could be matched across the ranks, so who waits for whom is not known.",
-    "ranks.imbalance": "The most loaded rank computes {compute} and is busy {busy} the mean, waiting left out.",
+    "ranks.imbalance": "The most loaded rank computes {compute} longer than the mean and is busy {busy} longer, "
+    "waiting left out.",
     "ranks.clock.host": "All ranks ran on one host and have its clock.",
     "ranks.clock.collectives": "Clocks were aligned by the ends of matched collectives.",
     "ranks.clock.mixed": "Clocks were aligned by the host's clock and by the ends of matched collectives.",
@@ -40,10 +41,10 @@ RANKS: Mapping[str, str] = {
     "ranks.slowest": "Slowest in",
     "ranks.offset": "Clock ahead",
     "ranks.group": "Group",
-    "ranks.note": "Communication is divided: hidden while another kernel runs; waiting until the last rank came; sending "
-    "and receiving between pipeline stages; communicating, when data moves and nothing else happens. Late is how long "
-    "after the first rank it comes to a collective. Would save is what the matched steps would win if this rank alone "
-    "were no slower than the next.",
+    "ranks.note": "Communication is divided: hidden while another kernel runs; waiting until the last rank came; "
+    "sending and receiving between pipeline stages; communicating, when data moves and nothing else happens. Late is "
+    "how long after the first rank it comes to a collective. Would save is what the matched steps would win if this "
+    "rank alone were no slower than the next.",
     "ranks.steps": "Steps that lost most to their slowest rank",
     "ranks.step": "Step",
     "ranks.wait_mean": "Waiting, mean",
@@ -51,7 +52,7 @@ RANKS: Mapping[str, str] = {
     "ranks.slowest_rank": "Slowest rank",
     "ranks.steps_omitted": "{count} more matched steps are not in this report.",
     "ranks.bubbles": "Pipeline bubbles",
-    "ranks.bubbles_note": "Time of a stage between its first and last step in which it computes nothing: idle, or inside "
-    "a send or receive.",
+    "ranks.bubbles_note": "Time of a stage between its first and last step in which it computes nothing: idle, or "
+    "inside a send or receive.",
     "ranks.bubble_share": "Share of its span",
 }

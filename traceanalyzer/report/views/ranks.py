@@ -1,4 +1,4 @@
-"""The ranks of a run beside each other: a bar per rank, figures per rank, the steps that lost most, pipeline bubbles."""
+"""The ranks of a run beside each other: a bar and figures per rank, the steps that lost most, pipeline bubbles."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from traceanalyzer.report.views.bars import Segment
 MOST_BARS = 16
 MOST_STEPS = 20
 _LABEL_FROM = 0.11
+_SHOWN = 0.002  # of a bar: less is no visible width
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def ranks_view(report: Report) -> RanksView | None:
         return None
     spans = {(device.rank, device.device): device.span_us for device in report.devices}
     parts = [(row, _parts(row, spans.get((row.rank, row.device), row.busy_us))) for row in found.ranks]
-    present = [kind for kind in _KINDS if any(values[kind] > 0 for _, values in parts)]
+    present = [kind for kind in _KINDS if any(values[kind] > _SHOWN * sum(values.values()) for _, values in parts)]
     hidden = len(parts) - MOST_BARS
     return RanksView(
         lead=straggler_line(report) or _lead(found),
@@ -104,7 +105,7 @@ def _lead(found: Ranks) -> str:
 def _notes(found: Ranks) -> Iterable[str]:
     """What holds for all ranks: how even they are, and whose clock counts."""
     if found.imbalance.compute is not None and found.imbalance.busy is not None:
-        compute, busy = (fmt.factor(value) for value in (found.imbalance.compute, found.imbalance.busy))
+        compute, busy = (fmt.percent(value - 1.0) for value in (found.imbalance.compute, found.imbalance.busy))
         yield text("ranks.imbalance", compute=compute, busy=busy)
     yield text(f"ranks.clock.{found.aligned.by or 'none'}")
     if found.aligned.spread_us is not None:
