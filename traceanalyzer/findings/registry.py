@@ -16,6 +16,7 @@ from traceanalyzer.findings import (
     matrix,
     needs,
     precision,
+    ranks,
     sampling,
 )
 from traceanalyzer.findings.answer import Rule
@@ -46,6 +47,8 @@ RULES: tuple[Rule, ...] = (
     Rule("lm_head_all_positions", "prefill", (*_WORK, needs.weights), sampling.all_positions),
     Rule("communication_exposed", "decode", _ON_GPU, communication.exposed, _COMMUNICATION),
     Rule("communication_exposed_prefill", "prefill", _ON_GPU, communication.exposed, _COMMUNICATION),
+    Rule("straggling_rank", "decode", _ON_GPU, ranks.straggling, _COMMUNICATION),
+    Rule("straggling_rank_prefill", "prefill", _ON_GPU, ranks.straggling, _COMMUNICATION),
 )  # fmt: skip
 
 WINDOW = "window_cut_or_short"

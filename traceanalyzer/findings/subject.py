@@ -22,6 +22,7 @@ from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.analysis.ranks import Ranks
 from traceanalyzer.analysis.roofline import grid_blocks
 from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.analysis.timeline import Timeline
@@ -48,6 +49,7 @@ class PhaseSubject:
         rows: the device's activity in those steps, by step and start, indexed 0..n-1.
         model: the mean step taken apart.
         room: sequences of decode's present mean context that fit in memory; None unknown, or another phase.
+        ranks: the devices of the run compared; None for one.
     """
 
     phase: str
@@ -58,6 +60,7 @@ class PhaseSubject:
     rows: pd.DataFrame
     model: StepModel
     room: int | None = None
+    ranks: Ranks | None = None
 
     @property
     def count(self) -> int:
@@ -200,7 +203,7 @@ def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
     model = analysis.decode if phase == "decode" else step_model(main.timeline, main.ledger, phase)
     about = of_phase(main.timeline, model, main.phases, analysis.main_run, phase)
     room = analysis.memory.max_sequences if analysis.memory and phase == "decode" else None
-    return replace(about, room=room) if about else None
+    return replace(about, room=room, ranks=analysis.ranks) if about else None
 
 
 def of_phase(

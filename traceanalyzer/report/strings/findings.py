@@ -34,6 +34,8 @@ TITLES: Mapping[str, str] = {
     "lm_head_all_positions": "Prefill computes logits for positions that need none",
     "communication_exposed": "Decode waits for communication between GPUs",
     "communication_exposed_prefill": "Prefill waits for communication between GPUs",
+    "straggling_rank": "One rank keeps the others waiting in decode",
+    "straggling_rank_prefill": "One rank keeps the others waiting in prefill",
     "window_cut_or_short": "The recording holds too few whole decode steps",
 }
 """Rule -> what is wrong, where it is found."""
@@ -59,11 +61,18 @@ SUBJECTS: Mapping[str, str] = {
     "lm_head_all_positions": "Logits in prefill",
     "communication_exposed": "Communication in decode",
     "communication_exposed_prefill": "Communication in prefill",
+    "straggling_rank": "Ranks that are slower than others in decode",
+    "straggling_rank_prefill": "Ranks that are slower than others in prefill",
     "window_cut_or_short": "Length of the recording",
 }
 """Rule -> what it looks at, where nothing was found."""
 
 _FUSE = "Fuse small kernels: torch.compile, or fused norm, rotary embedding and activation kernels."
+
+_STRAGGLER = (
+    "Look at that rank's host (CPU pinning, other processes) and at its GPU's clocks and temperature; divide the "
+    "work evenly."
+)
 
 ACTIONS: Mapping[str, str] = {
     "launch_bound_decode": 'Replay decode from CUDA graphs: torch.compile(mode="reduce-overhead"), or the engine\'s '
@@ -90,6 +99,8 @@ ACTIONS: Mapping[str, str] = {
     "lm_head_all_positions": "Compute the logits of the last position only (logits_to_keep=1).",
     "communication_exposed": "Use a faster all-reduce (custom, fused with the norm), fewer ranks, or overlap it.",
     "communication_exposed_prefill": "Overlap communication with computing in chunks, or use fewer ranks.",
+    "straggling_rank": _STRAGGLER,
+    "straggling_rank_prefill": _STRAGGLER,
     "window_cut_or_short": "Record a longer window: 16 decode steps or more, after the prefill, without stacks.",
 }
 """Rule -> what to do about it."""
@@ -128,6 +139,9 @@ FACTS: Mapping[str, str] = {
     "sampling_share": "{count:n} kernels after the last matrix product take {share:%} of a step.",
     "logits_for_all": "Rows of the last product: {rows:n}. Sequences: {sequences:n}.",
     "communication_share": "{count:n} exchanges of {ns:us} per step, and without them it would be {share:%} shorter.",
+    "rank_delays": "Rank {rank:n} delays a step by {ns:us}; it is the slowest in {count:n} of {steps:n} steps.",
+    "rank_computes_longer": "Its kernels take longer than those of the others.",
+    "rank_stands_still": "It stands still longer than the others: its host is late.",
     "few_complete_steps": "Decode steps recorded whole: {count:n}, where {needed:n} are needed to trust their mean.",
     "steps_cut": "Decode steps cut by the window: {count:n}.",
     "few_steps": "Complete steps that this stands on: {count:n}.",
@@ -167,6 +181,7 @@ FACTS: Mapping[str, str] = {
     "sampling_small": "Picking the next token takes {share:%} of a step.",
     "logits_of_last_position": "Rows of the last product: {rows:n}.",
     "communication_hidden": "Without communication a step would be {share:%} shorter.",
+    "ranks_even": "If the slowest rank were like the next, a step would be {share:%} shorter.",
     "enough_steps": "{count:n} decode steps were recorded whole.",
     "saves_too_little": "It would save {share:%} of a step, less than can be told.",
     # why a rule does not apply
@@ -180,7 +195,10 @@ FACTS: Mapping[str, str] = {
     "no_sampling": "No kernel picks a token.",
     "no_lm_head": "No product with the vocabulary is to be seen, or every position needs its logits.",
     "no_communication": "Nothing is exchanged with other devices.",
+    "one_rank": "There is one rank only.",
+    "no_shared_collectives": "The ranks share no collectives.",
     # what was not recorded
+    "ranks_not_matched": "No steps could be matched across the ranks.",
     "launches_not_recorded": "Launch calls were not recorded, so what the GPU waits for is not known.",
     "gpu_unknown": "The GPU's bandwidth or size is not known: give --gpu, or --bandwidth-gbs.",
     "work_not_recorded": "Shapes were not recorded: record with record_shapes=True.",
@@ -219,6 +237,7 @@ FINDING_ASSUMPTIONS: Mapping[str, str] = {
     "only_last_sampled": "Only the last position of each prompt is sampled, and nobody asked for the prompt's log-"
     "probabilities.",
     "all_hidden": "All of it is hidden: an upper bound.",
+    "rank_like_the_next": "The rank becomes as fast as the next one, which stays as it is.",
     "includes_waiting_for_ranks": "The time includes waiting for ranks that come late.",
 }
 """Code -> what a prediction takes for granted."""
