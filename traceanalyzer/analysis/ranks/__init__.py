@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from traceanalyzer.analysis.ranks.bubbles import Bubble
 from traceanalyzer.analysis.ranks.calls import Calls
-from traceanalyzer.analysis.ranks.compare import GroupSteps, Ranks, RankShare, Straggler, compare, notes
+from traceanalyzer.analysis.ranks.compare import GroupSteps, Ranks, RankShare, Straggler, compare, notes, slowest
 from traceanalyzer.analysis.ranks.given import of_one_run
 from traceanalyzer.analysis.ranks.groups import Group, Member
 from traceanalyzer.analysis.ranks.steps import RankStep
@@ -26,4 +26,5 @@ __all__ = [
     "compare",
     "notes",
     "of_one_run",
+    "slowest",
 ]

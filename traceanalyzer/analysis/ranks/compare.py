@@ -80,13 +80,14 @@ class RankShare:
 
 @dataclass(frozen=True)
 class Straggler:
-    """The one device that the others of its group clearly wait for.
+    """The device that the others of its group wait for most.
 
     Args:
         share: the device.
         delay_ns: per matched step.
         delay_share: of the matched steps' time.
         steps, of_steps: matched steps in which it was the slowest, and all of them.
+        part: of all delays in its group.
         cause: "compute" (its kernels take longer), "idle" (it stands still longer), or None.
     """
 
@@ -95,7 +96,13 @@ class Straggler:
     delay_share: float
     steps: int
     of_steps: int
+    part: float
     cause: Cause | None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it costs enough, is the slowest in most of the steps, and few others are."""
+        return self.delay_share >= CLEAR_SHARE and self.part >= CLEAR_PART and self.steps > self.of_steps / 2
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,11 @@ class Ranks:
         return max(
             (share.member.spread_ns for share in self.shares if share.member.spread_ns is not None), default=None
         )
+
+    def of_line(self, line: Timeline) -> tuple[GroupSteps, list[RankShare]]:
+        """The group of a device, and the parts of its members."""
+        place = next(share.group for share in self.shares if share.line is line)
+        return self.groups[place], [share for share in self.shares if share.group == place]
 
     @property
     def steps_matched(self) -> int:
@@ -243,23 +255,35 @@ def _imbalance(values: Sequence[int]) -> float | None:
     return max(values) / mean if mean > 0 else None
 
 
+def slowest(shares: Sequence[RankShare], group: GroupSteps, phase: str | None = None) -> Straggler | None:
+    """The member that delays its group most in the matched steps (of a phase), clearly or not; None without any.
+
+    Args:
+        shares: the parts of the group's members.
+        group: the group.
+        phase: of the steps to look at; None: all.
+    """
+    steps = [step for step in group.steps if phase is None or step.phase == phase]
+    total = sum(step.duration_ns for step in steps)
+    if not total or len(shares) < 2:
+        return None
+    named = [[step.delay_ns for step in steps if step.slowest == column] for column in range(len(group.group.members))]
+    worst = max(range(len(named)), key=lambda column: sum(named[column]))
+    delay = sum(named[worst])
+    share = next(one for one in shares if one.member is group.group.members[worst])
+    cause = _cause(share, [one for one in shares if one is not share], delay) if delay else None
+    part = delay / sum(map(sum, named)) if delay else 0.0
+    return Straggler(share, delay / len(steps), delay / total, len(named[worst]), len(steps), part, cause)
+
+
 def _straggler(shares: Sequence[RankShare], found: Sequence[GroupSteps]) -> Straggler | None:
     """The device that costs its group most, if it does so clearly and in most of the steps."""
-    for place, group in enumerate(found):
-        own = [share for share in shares if share.group == place]
-        total = sum(step.duration_ns for step in group.steps)
-        if not total or len(own) < 2:
-            continue
-        by_member = [[step.delay_ns for step in group.steps if step.slowest == column] for column in range(len(own))]
-        slowest = max(range(len(own)), key=lambda column: sum(by_member[column]))
-        delay, all_delays = sum(by_member[slowest]), sum(map(sum, by_member))
-        often = len(by_member[slowest]) > len(group.steps) / 2
-        if delay >= CLEAR_SHARE * total and delay >= CLEAR_PART * all_delays and often:
-            share = next(one for one in own if one.member is group.group.members[slowest])
-            cause = _cause(share, [one for one in own if one is not share], delay)
-            steps = len(group.steps)
-            return Straggler(share, delay / steps, delay / total, len(by_member[slowest]), steps, cause)
-    return None
+    candidates = [
+        one
+        for place, group in enumerate(found)
+        if (one := slowest([share for share in shares if share.group == place], group)) is not None and one.is_clear
+    ]
+    return max(candidates, key=lambda one: one.delay_share, default=None)
 
 
 def _cause(slow: RankShare, others: Sequence[RankShare], delay_ns: float) -> Cause | None:
