@@ -64,6 +64,12 @@ def test_graphs_captured_at_sizes() -> None:
         assert document["steps"][1]["padded_tokens"] == padding  # type: ignore[index]
 
 
+def test_a_prefix_that_is_in_the_cache() -> None:
+    assert main([*SMALL, "--prefix-hit", "30", "-q", "-o", "run.json"]) == 0
+    prefill = truth()["steps"][0]  # type: ignore[index]
+    assert (prefill["phase"], prefill["tokens"], prefill["context_sum"]) == ("prefill", 2, 32)
+
+
 def test_speculative_decoding() -> None:
     arguments = [*SMALL, "--output", "4", "--speculate", "2", "-q", "-o", "run.json", "--force"]
     for options, draft, accepted in (

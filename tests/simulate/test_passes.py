@@ -166,6 +166,18 @@ def test_later_arrivals_ride_along() -> None:
     assert sum(decode for _, _, decode, _ in told) == 3 * 9
 
 
+def test_what_the_cache_holds_of_a_prompt_is_not_read_again() -> None:
+    hit, decode, _ = passes(replace(LLAMA, prefix=90))
+    assert (hit.phase, hit.tokens, hit.context_sum, hit.query_context_sum) == ("prefill", 20, 200, 2_000)
+    assert (decode.tokens, decode.context_sum) == (2, 202)
+    # Ten queries over a hundred keys, causal: 10 x 100 - 10 x 10 / 2 pairs.
+    assert total(kernels(hit), "flops", "attention") == 32 * 2 * 4 * 32 * 128 * 950
+    assert total(kernels(hit), "kv_bytes") == 131_072 * 200
+    assert total(kernels(hit), "flops", *MATRIX) == 2 * 20 * 32 * LLAMA_LAYER + 2 * 2 * LLAMA_HEAD
+    chunked = [(one.prefill_tokens, one.context_sum) for one in passes(replace(LLAMA, batch=1, prefix=90, chunk=8))]
+    assert chunked == [(8, 98), (2, 100), (0, 101), (0, 102)]
+
+
 def test_groups_take_turns() -> None:
     told = [(one.phase, one.requests) for one in passes(replace(EIGHT, output=3))]
     groups = [(0, 1, 2), (3, 4, 5), (6, 7)]
@@ -379,6 +391,8 @@ def test_the_reference_scenario_is_in_fp16_on_one_a100() -> None:
     ({"mode": "graph", "kv_cache": "cat"}, "fixed shapes"),
     ({"group_size": 0}, "group_size"),
     ({"skip_prefill": True, "chunk": 5}, "without prefill"),
+    ({"prefix": 100}, "none is left to read"),
+    ({"prefix": 9, "kv_cache": "cat"}, "sequences of one length"),
 ])  # fmt: skip
 def test_what_cannot_be_simulated_is_refused(changes: dict, message: str) -> None:
     with pytest.raises(TraceAnalyzerError, match=message):

@@ -61,6 +61,7 @@ _Group = Annotated[int | None, typer.Option(metavar="N", help="Requests that sha
 _Chunk = Annotated[
     int | None, typer.Option(metavar="N", help="Read prompts in chunks of N tokens, decoding meanwhile.")
 ]
+_Prefix = Annotated[int | None, typer.Option("--prefix-hit", metavar="N", help="Prompt tokens that are in the cache.")]
 _Arrivals = Annotated[int | None, typer.Option(metavar="N", help="Passes between two requests' arrivals.")]
 _Unfused = Annotated[bool, typer.Option("--unfused", help="Norms, rotary embedding, activation as chains of kernels.")]
 _Cache = Annotated[str | None, typer.Option(metavar="KIND", help="static, or cat: copied whole for every token.")]
@@ -100,6 +101,7 @@ def simulate(
     in_turns: _InTurns = False,
     group_size: _Group = None,
     chunk: _Chunk = None,
+    prefix_hit: _Prefix = None,
     arrivals_every: _Arrivals = None,
     unfused: _Unfused = False,
     kv_cache: _Cache = None,
@@ -126,7 +128,7 @@ def simulate(
     numbers = {"batch": batch, "prompt": prompt, "output": output, "ranks": ranks, "chunk": chunk, "seed": seed}
     flags = {"together": in_turns, "fused": unfused, "split_kv": no_split_kv}
     numbers |= {"arrivals_every": arrivals_every, "group_size": group_size}
-    numbers |= {"speculate": speculate, "accepted": accepted}
+    numbers |= {"speculate": speculate, "accepted": accepted, "prefix": prefix_hit}
     words["draft"] = int(draft) if draft and re.fullmatch(r"[0-9]{1,9}", draft) else draft
     given = words | numbers | {name: False for name, off in flags.items() if off}
     given |= {"capture_sizes": _sizes(capture_sizes, padded), "plants": _plants(plant or ()) or None}

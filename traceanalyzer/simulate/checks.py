@@ -92,14 +92,19 @@ def _data_types(scenario: Scenario, model: ModelConfig, gpu: Gpu) -> None:
 def _combinations(scenario: Scenario) -> None:
     if scenario.skip_prefill and (scenario.chunk is not None or scenario.arrivals_every):
         raise InputError("without prefill there are no chunks and no later arrivals")
+    if scenario.prefix and (scenario.prefix >= scenario.prompt or scenario.skip_prefill):
+        raise InputError(
+            f"{scenario.prefix} of {scenario.prompt} prompt tokens are in the cache, and none is left to read",
+            "the last token of a prompt is always read",
+        )
     if scenario.group_size < 1:
         raise InputError(f"group_size must be at least 1, not {scenario.group_size}")
     alone = not scenario.together and scenario.group_size == 1
-    ragged = scenario.chunk is not None or (scenario.arrivals_every > 0 and not alone)
+    ragged = scenario.chunk is not None or scenario.prefix > 0 or (scenario.arrivals_every > 0 and not alone)
     if ragged and (scenario.attention == "math" or scenario.kv_cache == "cat"):
         raise InputError(
             "math attention and a concatenated cache take sequences of one length only",
-            "leave out chunks and later arrivals",
+            "leave out chunks, prefixes and later arrivals",
         )
     if scenario.kv == "fp8" and (scenario.kv_cache == "cat" or scenario.attention == "math"):
         raise InputError("an fp8 cache goes with a static cache and flash attention")

@@ -23,6 +23,7 @@ _RANGES = {
     "chunk": (1, 1 << 20),
     "arrivals_every": (0, 1 << 20),
     "seed": (0, (1 << 63) - 1),
+    "prefix": (0, 1 << 20),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("eager", "graph", "piecewise", "full-and-piecewise"),

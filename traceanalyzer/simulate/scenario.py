@@ -75,6 +75,7 @@ class Scenario:
     # What stands below came later: it counts for a trace's identity only where it differs from its default.
     capture_sizes: tuple[int, ...] = ()  # graphs are captured for so many tokens; (): each replay at its own size
     plants: tuple[Plant, ...] = ()  # causes of idle time
+    prefix: int = 0  # tokens of each prompt whose keys and values the cache holds already
     speculate: int = 0  # tokens that a draft model guesses before the target checks them
     draft: str | int = 1  # a model, or how many of the target's own layers
     accepted: int | None = None  # guesses that are right, of each `speculate`; None: half of them
@@ -87,7 +88,7 @@ class Scenario:
         """
         ragged = self.chunk is not None or self.arrivals_every > 0
         graphs = self.mode in ("piecewise", "full-and-piecewise") or (self.mode == "graph" and ragged)
-        return graphs or bool(self.capture_sizes) or self.speculate > 0
+        return graphs or bool(self.capture_sizes) or self.speculate > 0 or self.prefix > 0
 
     @property
     def right(self) -> int:

@@ -2,9 +2,10 @@
 
 Whole prompts are read as soon as their requests have arrived, all waiting ones in one pass, before decoding goes on; in
 chunks they are read first come first served, at most `chunk` prompt tokens a pass, with one token of every decoding
-request riding along. The pass that reads a prompt's last token yields the first output token, so that a request of n
-output tokens takes n - 1 decode passes, or fewer where each checks guesses too. With `together=False` groups of
-requests take turns, one group a pass: each goes on as if it were alone.
+request riding along. What the cache holds of a prompt is not read again. The pass that reads a prompt's last token
+yields the first output token, so that a request of n output tokens takes n - 1 decode passes, or fewer where each
+checks guesses too. With `together=False` groups of requests take turns, one group a pass: each goes on as if it were
+alone.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Turn:
 def turns(scenario: Scenario) -> Iterator[Turn]:
     """The slices of every pass, in order."""
     size = scenario.batch if scenario.together else scenario.group_size
-    requests = [_Request(index, 0, scenario.output) for index in range(scenario.batch)]
+    requests = [_Request(index, scenario.prefix, scenario.output) for index in range(scenario.batch)]
     if scenario.skip_prefill:
         for request in requests:
             request.read, request.left = scenario.prompt, scenario.output - 1
