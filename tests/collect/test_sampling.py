@@ -79,9 +79,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert status == 200, (body, said)
         brought = json.loads(gzip.decompress(body))
         process.send_signal(signal.SIGUSR2)
-        _until(lambda: any("window 2 is asked for (signal)" in line for line in said))
+        _until(lambda: any("window 2 is asked for (signal)" in line for line in said), said)
         too_soon, _ = _ask(address, token, "POST", "/windows")
-        _until(lambda: len(json.loads(_ask(address, token, "GET", "/windows")[1])["windows"]) == 2)
+        _until(lambda: len(json.loads(_ask(address, token, "GET", "/windows")[1])["windows"]) == 2, said)
         process.send_signal(signal.SIGTERM)
         code = process.wait(running.TIMEOUT_S)
         for reader in readers:
@@ -90,10 +90,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield Served(brought, too_soon, running.read(output), code, "".join(said))
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def _until(holds: Callable[[], bool], said: list[str]) -> None:
     end = time.monotonic() + running.TIMEOUT_S
     while not holds():
-        assert time.monotonic() < end, "SIGUSR2 led to no window"
+        assert time.monotonic() < end, said
         time.sleep(0.1)
 
 

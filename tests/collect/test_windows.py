@@ -440,21 +440,40 @@ def test_a_window_that_nobody_could_begin_is_begun_anew(bench: Bench, capsys: py
     assert bench.windows.taken == 1 and not bench.windows.dropped
 
 
+def write_steps(bench: Bench) -> None:
+    """Steps all through the window that was sent."""
+    begin, end = bench.control.span
+    for ring in bench.rings.values():
+        ring.write(*steady((end - begin) // (10 * MS), begin, 10 * MS))
+    for process in bench.processes.live:
+        process.read()
+
+
 def test_a_window_that_missed_all_its_steps_is_begun_anew_and_lasts_longer(bench: Bench) -> None:
     bench.decode(100)
     bench.request()
     bench.go(0.5)
     lasted = bench.control.asked[0][2]
-    for ring in bench.rings.values():
-        ring.write(*steady(100, bench.control.span[0], 10 * MS))
-    for process in bench.processes.live:
-        process.read()
+    write_steps(bench)
     bench.go_to_end()
     bench.traces(1, steps=0)
     assert bench.go(0.25) == []
-    bench.decode()
-    bench.go(1)
-    assert bench.control.asked[1] == (1, 32, min(2000, 4 * lasted))
+    again = iter([4 * lasted, 16 * lasted, 2000])
+    for _ in range(10):
+        bench.decode()
+        bench.go(1)
+        assert bench.control.asked[-1] == (1, 32, min(2000, next(again)))
+        if bench.control.asked[-1][2] == 2000:
+            break
+        write_steps(bench)
+        bench.go_to_end()
+        bench.traces(1, steps=0)
+        assert bench.go(0.25) == []
+    write_steps(bench)
+    bench.go_to_end()
+    bench.traces(1, steps=0)
+    (done,) = bench.go(0.25)
+    assert len(done.raws) == 2 and done.raws[0].closed_by == "time", "kept: it lasted as long as a window may"
 
 
 def test_a_window_without_a_step_is_kept_where_none_ran(bench: Bench) -> None:

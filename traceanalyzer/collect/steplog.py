@@ -231,6 +231,11 @@ class StepLog:
             and phases[seen[0]] in (_DECODE, _OTHER)
         )  # fmt: skip
 
+    def ran(self, from_ns: int, until_ns: int) -> bool:
+        """Whether a step ran at any time between these two."""
+        starts, durations = self._copy(("start_ns", "duration_ns"), from_ns - _LONGEST_GAP_NS)
+        return any(start < until_ns and start + duration > from_ns for start, duration in zip(starts, durations))
+
     def usual_period_ns(self) -> int | None:
         """Median period of the last decode steps outside windows, or else of all steps; None where there are none."""
         decoding, periods, near, windows = self._tail(("decode_period_ns", "period_ns", "near_window", "window"), 256)

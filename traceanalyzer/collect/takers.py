@@ -27,7 +27,7 @@ GAP_S = 5.0
 ENDED = "the process ended before its file was complete"
 UNFETCHED = "its Kineto did not fetch the window in time"
 DROPPED = "its Kineto dropped the window: the machine was too busy to begin in time, or another profiler took over"
-EMPTY = "its Kineto began too late: no step is in the file"
+EMPTY = "no step is in its file: its Kineto began too late, or a step lasts longer than the window"
 SILENT = "no file came within two minutes"
 UNDONE = "there was no time left to wait for its file"
 WITHOUT_STEPS = "it ran no step"
@@ -46,6 +46,8 @@ _UNUSED_S = 0.5
 _FETCHED_LATE_S = 1.05
 """A window that is fetched later than this before its start can be missed."""
 _SMALL_BYTES = 1 << 18
+_AROUND_NS = 500_000_000
+"""Where steps ran so shortly before or after a window, one belongs into its file."""
 _TORCH_ON_CUDA = (2, 7)
 """Kineto of older releases starts on demand with the CPU alone."""
 _TEXTS = ("recorder", "closed_by")
@@ -102,13 +104,17 @@ class OnDemand:
             )
         return "the model's process does not ask for work: its torch was built without Kineto's daemon, or just started"
 
+    def rests(self, now: float) -> bool:
+        """Whether the last window was just now."""
+        return now < self._over_s + GAP_S
+
     def hindrance(self, targets: Iterable[Process], now: float) -> str | None:
         """What keeps a window from starting now.
 
         A session of the script that meets one of Kineto's own crashes the process. So such sessions are held back
         first, and only when none has started by then may the window start.
         """
-        found = self._hindrance(targets, now)
+        found = self._hindrance(targets)
         if found is not None:
             self.release()
         elif self._held_s is None:
@@ -119,9 +125,7 @@ class OnDemand:
             found = "the script's profilers are being held back"
         return found
 
-    def _hindrance(self, targets: Iterable[Process], now: float) -> str | None:
-        if now < self._over_s + GAP_S:
-            return "the last window was just now"
+    def _hindrance(self, targets: Iterable[Process]) -> str | None:
         for process in targets:
             if not self._daemon.idle(process.pid):
                 return "Kineto is busy"
@@ -206,9 +210,12 @@ class OnDemand:
                 self._turns[pid] = now - ago
 
     def _is_empty(self, path: Path, process: Process) -> bool:
-        """Whether steps ran in the window and none is in its file: Kineto's thread was late by more than it lasts."""
+        """Whether steps ran around the window and none is in its file: it began too late, or was shorter than a step.
+
+        A window that was as long as may be is kept as it is.
+        """
         try:
-            if path.stat().st_size > _SMALL_BYTES:
+            if self._closed_by == "time" or path.stat().st_size > _SMALL_BYTES:
                 return False
             with path.open("rb") as stream:
                 steps = scan(stream).steps
@@ -216,7 +223,7 @@ class OnDemand:
             return False
         except Damaged:  # a file without any event, or one that the spool will complain of
             steps = 0
-        return not steps and bool(process.log.overhead(self._start_ns, self._end_ns).get("profiled_steps"))
+        return not steps and process.log.ran(self._start_ns - _AROUND_NS, self._end_ns + _AROUND_NS)
 
     def _why_lost(self, pid: int, live: set[int], now: float) -> str | None:
         start, end = self._start_ns / 1e9, self._end_ns / 1e9
@@ -269,6 +276,10 @@ class AtSteps:
     def why_not(self, processes: Iterable[Process]) -> str:
         """Why processes that hold a model cannot be recorded: never."""
         return "no process can be recorded"
+
+    def rests(self, now: float) -> bool:
+        """Never: the processes themselves keep sessions apart."""
+        return False
 
     def hindrance(self, targets: Iterable[Process], now: float) -> str | None:
         """What keeps a window from starting now."""

@@ -40,7 +40,7 @@ _EDGE_STEPS = 2
 _LOOK_S = 0.2
 _MOST_TRIES = 4
 _LONGER = 4
-"""A window that began too late to hold a step is made longer by this factor."""
+"""A window without a step in it is made longer by this factor."""
 
 
 class Commands(Asks, Protocol):
@@ -76,6 +76,7 @@ class Windows:
         )
         self._number = 0
         self._steps = options.steps
+        self._stretch = 1
         self._state = ""
         self._since = now
         self._targets: list[Process] = []
@@ -97,6 +98,7 @@ class Windows:
             return refused
         self._asked.append(now)
         self._steps = steps or self._options.steps
+        self._stretch = 1
         self._number += 1
         self.current = Window(self._number, reason, int(now * 1e9))
         self._state, self._since = "settling", now
@@ -209,14 +211,16 @@ class Windows:
             found = None if ended else self._nobody(now)
             self._fail(found or Refused("lost", "the model's process has ended"))
             return
+        if self._taker.rests(now):
+            self._since = now
+            return
         hindrance = self._taker.hindrance(targets, now)
         if hindrance is not None:
             if now - self._since >= HINDERED_S:
                 self._fail(Refused("busy", hindrance))
             return
         ms = self._duration_ms(window, targets)
-        if EMPTY in window.lost.values():
-            ms = min(self._longest_ms, ms * _LONGER)
+        ms = min(self._longest_ms, ms * self._stretch)
         by_steps = ms < self._longest_ms
         window.tries += 1
         try:
@@ -250,6 +254,8 @@ class Windows:
             return False
         if window.reason in ("signal", "http") or self._options.verbose:
             say(f"window {window.number} is begun anew: {_why_lost(window)}")
+        if EMPTY in whys:
+            self._stretch *= _LONGER
         self._state, self._since = "clearing", now
         return True
 
