@@ -36,6 +36,10 @@ from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
 _SIZES = ("heads", "kv_heads", "head_dim", "batch", "q_len")
 _FEWEST = 8
 """A step has at least so many kernels without an op, or it was not replayed."""
+_MOST_TRIES = 2000
+"""Pairs of a sequence and a reference that are looked at: replays are few sequences, and each takes milliseconds."""
+_MOST_ROWS = 100_000
+"""Attention kernels that are worked out at a time."""
 
 
 @dataclass
@@ -73,7 +77,7 @@ def fill_matched(
     """
     wanted = _wanted(activity, work, activity_step)
     if not len(wanted):
-        return work, ()
+        return work, _notes({}, (), {one.file: "no replayed kernel lacks its work" for one in beside}, beside)
     own = evidence_of_steps(trace, activity, work, steps, activity_step)
     known = [reference for evidence in (own, *beside) for reference in references(evidence)]
     if not known:
@@ -81,7 +85,7 @@ def fill_matched(
     by_step = steps.set_index("step")
     size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
     found: dict[int, _Matched] = {}
-    refused: dict[str, str] = {}
+    finder = _Finder(known, hidden)
     for alike in sequences(trace, activity.table, work, activity_step, wanted):
         replayed = np.flatnonzero(activity.table["op"].to_numpy()[alike.rows[0]] < 0)
         rows = alike.rows[:, replayed]
@@ -91,7 +95,7 @@ def fill_matched(
         tokens = size.reindex(alike.steps).to_numpy(np.float64)
         for count in np.unique(tokens).tolist():  # NaN comes once
             same = np.isnan(tokens) if np.isnan(count) else tokens == count
-            place, aligned = _best(names, grids, count, known, hidden, refused)
+            place, aligned = finder.best(names, grids, count)
             if aligned is not None:
                 matched = found.setdefault(place, _Matched())
                 matched.steps.append(alike.steps[same])
@@ -101,7 +105,7 @@ def fill_matched(
     for place, matched in found.items():
         _take(known[place], matched, unknown, answer)
         _take_attention(known[place], matched, unknown, steps, windows, answer)
-    return with_work(work, answer, SOURCE), _notes(found, known, refused, beside)
+    return with_work(work, answer, SOURCE), _notes(found, known, finder.refused, beside)
 
 
 def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -> Ints:
@@ -114,33 +118,36 @@ def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -
     return numbers[count >= _FEWEST].astype(np.int64)
 
 
-def _best(
-    names: Sequence[str],
-    grids: Ints,
-    tokens: float,
-    known: Sequence[Reference],
-    hidden: int | None,
-    refused: dict[str, str],
-) -> tuple[int, Alignment | None]:
-    """The reference that covers most of a sequence, and how; (MISSING, None) where none does.
+@dataclass
+class _Finder:
+    """Finds the reference of a sequence. `refused`: why a file's references do not fit; `left`: how many to try yet."""
 
-    Adds to `refused` why a file's references do not fit.
-    """
-    best: tuple[int, Alignment | None] = (MISSING, None)
-    fits = fitting(known, tokens)
-    for place, reference in enumerate(known):
-        if not any(reference is one for one in fits):
-            refused.setdefault(reference.evidence.file, f"it has no graph for {tokens:g} tokens")
-            continue
-        if not _of_size(reference, hidden):
-            refused[reference.evidence.file] = f"it is of a model whose hidden size is not {hidden}"
-            continue
-        found = align(names, grids, reference)
-        if isinstance(found, Refused):
-            refused[reference.evidence.file] = found.why
-        elif best[1] is None or found.covered > best[1].covered:
-            best = place, found
-    return best
+    known: Sequence[Reference]
+    hidden: int | None
+    refused: dict[str, str] = field(default_factory=dict)
+    left: int = _MOST_TRIES
+
+    def best(self, names: Sequence[str], grids: Ints, tokens: float) -> tuple[int, Alignment | None]:
+        """The reference that covers most of a sequence, and how; (MISSING, None) where none does, or no single size."""
+        fits = {id(one) for one in fitting(self.known, tokens)}
+        aligned: list[tuple[int, Alignment]] = []
+        for place, reference in enumerate(self.known):
+            file = reference.evidence.file
+            if id(reference) not in fits:
+                self.refused.setdefault(file, f"it has no graph for {tokens:g} tokens")
+            elif not _of_size(reference, self.hidden):
+                self.refused[file] = f"it is of a model whose hidden size is not {self.hidden}"
+            elif self.left > 0:
+                self.left -= 1
+                found = align(names, grids, reference)
+                if isinstance(found, Refused):
+                    self.refused[file] = found.why
+                else:
+                    aligned.append((place, found))
+        if len({self.known[place].tokens for place, _ in aligned}) > 1:
+            self.refused[self.known[aligned[0][0]].evidence.file] = "graphs of several sizes run the same kernels"
+            return MISSING, None
+        return max(aligned, key=lambda one: (one[1].covered, -one[0]), default=(MISSING, None))
 
 
 def _of_size(reference: Reference, hidden: int | None) -> bool:
@@ -179,8 +186,17 @@ def _take_attention(
         np.where(at >= 0, lines[:, at], MISSING)
         for lines, position in zip(matched.rows, matched.position, strict=True)
         for at in (_columns_of(position, places),)
-    ]).ravel()  # fmt: skip
-    filled = _as_if(evidence, reference.rows[places], np.concatenate(matched.steps), steps, windows)
+    ])  # fmt: skip
+    numbers = np.concatenate(matched.steps)
+    count = max(_MOST_ROWS // len(places), 1)
+    for first in range(0, len(numbers), count):
+        part = slice(first, first + count)
+        filled = _as_if(evidence, reference.rows[places], numbers[part], steps, windows)
+        _take_filled(asked[part].ravel(), filled, unknown, answer)
+
+
+def _take_filled(asked: Ints, filled: pd.DataFrame, unknown: Bools, answer: Answer) -> None:
+    """Add the rows of a work table for the rows they were worked out for (MISSING: for none)."""
     take = (asked >= 0) & filled["bytes"].notna().to_numpy()
     take[take] = unknown[asked[take]]
     figures = filled[take]
