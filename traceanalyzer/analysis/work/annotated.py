@@ -27,7 +27,7 @@ import pandas as pd
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
-from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, objects
+from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, distinct, objects
 from traceanalyzer.analysis.work.dtypes import INT
 from traceanalyzer.analysis.work.opwork import named, number, value
 from traceanalyzer.analysis.work.windows import FULL, by_layer, seen
@@ -89,7 +89,7 @@ def fill_attention(
     keys = step["context_sum"].to_numpy(np.float64)
     alone = keys == step["tokens"].to_numpy(np.float64)
     pairs, exact = _pairs(step, column["causal"] == 1)
-    through, read, told_apart = seen(step, np.where(windowed, width, np.nan))
+    through, read, told_apart = seen(step, activity_step[rows].astype(np.int64), np.where(windowed, width, np.nan))
     pairs, exact = np.where(windowed, through, pairs), np.where(windowed & ~np.isnan(through), told_apart, exact)
     keys = np.where(windowed & ~np.isnan(read), read, np.where(alone | ~windowed, keys, np.nan))
     told = _same_tokens(step, column["tokens"]) & step["phase"].isin(_PHASES).to_numpy()
@@ -139,13 +139,13 @@ def _calls(trace: Trace, op: Ints, decoding: Bools) -> tuple[list[_Call | None],
     """The distinct attention calls among some ops, and which of them each is."""
     stored = _stored_bytes(trace)
     columns = ["name", "dims", "types", "concrete", "strides"]
-    keys = np.column_stack([trace.ops[columns].to_numpy(np.int64)[op], decoding])
-    distinct, at = np.unique(keys, axis=0, return_inverse=True)
+    keys = [*(trace.ops[column].to_numpy(np.int64)[op] for column in columns), decoding.astype(np.int64)]
+    at, first = distinct(keys)
     calls = []
-    for *codes, decodes in distinct.tolist():
+    for *codes, decodes in zip(*(key[first].tolist() for key in keys), strict=True):
         name, *arguments = (trace.text(code) for code in codes)
         calls.append(_call(name, signature(*arguments), stored, bool(decodes)))
-    return calls, at.ravel().astype(np.int64)
+    return calls, at
 
 
 def _call(name: str, sig: Signature, stored: float | None, decoding: bool) -> _Call | None:

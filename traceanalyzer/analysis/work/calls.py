@@ -7,12 +7,11 @@ elsewhere (a context length kept in a tensor) is not seen, so its work model mus
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.cpu import kernel_ops
 from traceanalyzer.analysis.shapes import signature
-from traceanalyzer.analysis.work.columns import Ints
+from traceanalyzer.analysis.work.columns import Ints, distinct
 from traceanalyzer.analysis.work.inductor import inductor_work, is_inductor
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.analysis.work.registry import op_work
@@ -29,7 +28,7 @@ def works_of_calls(trace: Trace, activity: Activity) -> tuple[Ints, list[OpWork]
     if activity.on_cpu:
         usable &= kernel_ops(trace)[op]
     rows = np.flatnonzero(usable)
-    number, first = _distinct(trace.ops, op[rows])
+    number, first = distinct([trace.ops[column].to_numpy(np.int64)[op[rows]] for column in _CALL])
     calls = trace.ops[list(_CALL)].iloc[op[rows[first]]]
     works = [_evaluate(trace, key) for key in calls.to_numpy(np.int64).tolist()]
     place: dict[OpWork, int] = {}
@@ -40,16 +39,6 @@ def works_of_calls(trace: Trace, activity: Activity) -> tuple[Ints, list[OpWork]
     found = np.full(len(table), MISSING, np.int64)
     found[rows] = index[number]
     return found, list(place)
-
-
-def _distinct(ops: pd.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
-    """Number the distinct calls among some rows of ops: (number of each row, first place of each number)."""
-    number = np.zeros(len(rows), np.int64)
-    for column in _CALL:
-        codes = ops[column].to_numpy(np.int64)[rows]
-        number, _ = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)
-    first = np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
-    return number, first
 
 
 def _evaluate(trace: Trace, key: list[int]) -> OpWork | None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.shapes import signature
-from traceanalyzer.analysis.work.columns import Ints
+from traceanalyzer.analysis.work.columns import Ints, distinct
 from traceanalyzer.analysis.work.dtypes import INT, Dtype, scalar_type
 from traceanalyzer.analysis.work.opwork import integers, operand
 from traceanalyzer.trace.tables import MISSING, Trace
@@ -26,12 +26,15 @@ def chosen_experts(trace: Trace, ops: Ints) -> Ints:
     The first argument of such an op holds the tokens in its rows.
     """
     children = np.flatnonzero(np.isin(trace.ops["parent"].to_numpy(np.int64), ops))
-    texts = trace.ops[["name", "dims", "types", "concrete"]].to_numpy(np.int64)
-    tokens = np.array([_rows(trace, dims) for dims in texts[ops, 1].tolist()] or [MISSING], np.int64)
-    calls, at = np.unique(texts[children], axis=0, return_inverse=True)
-    tables = [_table(trace, *call) for call in calls.tolist()]
+    texts = [trace.ops[column].to_numpy(np.int64) for column in ("name", "dims", "types", "concrete")]
+    shapes, at = np.unique(texts[1][ops], return_inverse=True)
+    tokens = np.array([_rows(trace, dims) for dims in shapes.tolist()], np.int64)[at.ravel()]
+    number, first = distinct([column[children] for column in texts])
+    tables = [
+        _table(trace, *call) for call in zip(*(column[children][first].tolist() for column in texts), strict=True)
+    ]
     owner = np.searchsorted(ops, trace.ops["parent"].to_numpy(np.int64)[children])
-    shape = np.array(tables or [(MISSING, MISSING)], np.int64)[at.ravel()] if len(children) else np.zeros((0, 2), int)
+    shape = np.array(tables, np.int64).reshape(-1, 2)[number]
     fits = (shape[:, 0] >= 0) & (shape[:, 0] == tokens[owner])
     told = pd.DataFrame({"op": owner[fits], "chosen": shape[fits, 1]}).groupby("op")["chosen"].agg(["min", "max"])
     told = told[told["min"] == told["max"]]

@@ -62,6 +62,17 @@ def numbers(values: Sequence[float | None], of: Ints) -> Floats:
     return found
 
 
+def distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Number the distinct rows of some columns of codes: (number of each row, first place of each number).
+
+    Codes are not negative, but for MISSING.
+    """
+    number = np.zeros(len(keys[0]), np.int64)
+    for codes in keys:
+        number, _ = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)
+    return number, np.flatnonzero(~pd.Series(number).duplicated().to_numpy())
+
+
 def put(
     work: pd.DataFrame, rows: Ints, works: Sequence[OpWork | None], of: npt.NDArray[np.integer[Any]], source: str
 ) -> pd.DataFrame:

@@ -35,7 +35,7 @@ import pandas as pd
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.shapes import signature
 from traceanalyzer.analysis.work.chosen import chosen_experts
-from traceanalyzer.analysis.work.columns import Ints, put
+from traceanalyzer.analysis.work.columns import Ints, distinct, put
 from traceanalyzer.analysis.work.experts import Routing
 from traceanalyzer.analysis.work.opwork import Operand, OpWork, operand
 from traceanalyzer.catalog.models import ModelConfig
@@ -124,8 +124,8 @@ def fill_experts(trace: Trace, activity: Activity, work: pd.DataFrame, known: Kn
     if calls is None:
         return work
     columns = ["name", "dims", "types", "chosen", "first", "first_grid", "second", "second_grid"]
-    keys, at = np.unique(calls[columns].to_numpy(np.int64), axis=0, return_inverse=True)
-    at = at.ravel().astype(np.int64)
+    at, first = distinct([calls[column].to_numpy(np.int64) for column in columns])
+    keys = calls[columns].to_numpy(np.int64)[first]
     alone = (trace.metadata.world_size or 1) == 1
     found = [_found(trace, key, known, alone) for key in keys.tolist()]
     works = [one for each in found for one in ((each.up, each.down) if each else (None, None))]
@@ -282,10 +282,10 @@ def _beside(
         return work
     place = pd.Series(at, index=calls["op"].to_numpy()).loc[op[rows]].to_numpy(np.int64)
     names = table["name"].to_numpy(np.int64)[rows]
-    keys, of = np.unique(np.column_stack([place, names]), axis=0, return_inverse=True)
-    works = [_helper(found[layer], trace.text(name)) for layer, name in keys.tolist()]
+    of, first = distinct([place, names])
+    works = [_helper(found[layer], trace.text(name)) for layer, name in zip(place[first], names[first], strict=True)]
     source = "shapes" if (calls["chosen"] >= 0).all() else "model-config"
-    return put(work, rows, works, of.ravel().astype(np.int64), source)
+    return put(work, rows, works, of, source)
 
 
 def _helper(found: _Found | None, name: str) -> OpWork | None:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.work.attention import Mask, keys_seen, pairs_kept
-from traceanalyzer.analysis.work.columns import Bools, Floats
+from traceanalyzer.analysis.work.columns import Bools, Floats, Ints
 
 FULL = 0.0
 """The width of a layer without a window."""
@@ -31,30 +31,33 @@ def by_layer(order: pd.DataFrame, windows: Sequence[int | None], windowed: Bools
         windows: per layer its window, None without one.
         windowed, plain: whose kernels' names say that there is a window, and that there is none.
     """
-    calls = order.drop_duplicates(["step", "op"]).sort_values(["step", "start"], kind="stable")
-    place = calls.groupby("step").cumcount()
-    whole = calls.groupby("step")["op"].transform("size") == len(windows)
+    calls = order.drop_duplicates("op").sort_values(["step", "start"], kind="stable")
+    groups = calls.groupby("step")
+    place, whole = groups.cumcount().to_numpy(), (groups["op"].transform("size") == len(windows)).to_numpy()
     width = np.array([FULL if one is None else one for one in windows] or [FULL], np.float64)
-    told = pd.Series(np.nan, index=pd.MultiIndex.from_frame(calls[["step", "op"]]))
-    told[whole.to_numpy()] = width[place[whole].to_numpy(np.int64)]
-    found: Floats = np.array(told.loc[pd.MultiIndex.from_frame(order[["step", "op"]])], np.float64)
+    told = np.where(whole, width[np.where(whole, place, 0)], np.nan)
+    found: Floats = np.array(pd.Series(told, index=calls["op"].to_numpy()).loc[order["op"]], np.float64)
     against = (windowed & (found == FULL)) | (plain & (found > FULL))
     found[order["step"].isin(order.loc[against, "step"]).to_numpy()] = np.nan
     return found
 
 
-def seen(step: pd.DataFrame, width: Floats) -> tuple[Floats, Floats, Bools]:
+def seen(step: pd.DataFrame, number: Ints, width: Floats) -> tuple[Floats, Floats, Bools]:
     """(pairs, keys read, whether exact) of calls through windows; NaN where the sequences are not told.
 
     Args:
         step: the facts of each call's step.
-        width: the window of each call.
+        number: which step that is.
+        width: the window of each call; NaN for one without.
     """
     names = ["prefill_tokens", "prefill_sequences", "decode_tokens", "decode_sequences", "context_sum"]
-    facts = np.column_stack([*(step[name].to_numpy(np.float64) for name in (*names, "query_context_sum")), width])
-    distinct, at = np.unique(np.nan_to_num(facts, nan=-1.0), axis=0, return_inverse=True)  # NaN never equals itself
-    found = np.array([_of_step(*row) for row in distinct.tolist()] or [(np.nan, np.nan, False)], np.float64)
-    found = found[at.ravel()]
+    widths, sizes = pd.factorize(width)
+    keys, _ = pd.factorize(number * (len(sizes) + 1) + widths)
+    first = np.flatnonzero(~pd.Series(keys).duplicated().to_numpy())
+    facts = np.column_stack([*(step[name].to_numpy(np.float64)[first] for name in (*names, "query_context_sum")),
+                             width[first]])  # fmt: skip
+    found = np.array([_of_step(*row) for row in np.nan_to_num(facts, nan=-1.0).tolist()], np.float64).reshape(-1, 3)
+    found = found[keys]
     return found[:, 0], found[:, 1], found[:, 2] == 1
 
 
