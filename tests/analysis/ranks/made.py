@@ -1,22 +1,25 @@
-"""Simulated runs of several ranks, one of which may be late or slow, and what a test changes in their files."""
+"""Ranks for tests: simulated runs, one rank of which may be late or slow, and timelines made by hand."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.analysis import lines
+from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.program import Pass
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.write import simulate
 
-TWO = Scenario(model="qwen2.5-0.5b", prompt=64, output=6, batch=2, ranks=2, mode="graph")
-FOUR = replace(TWO, model="llama-3.2-1b", ranks=4, output=3)
+TWO = Scenario(model="qwen2.5-0.5b", prompt=16, output=5, batch=2, ranks=2, mode="graph")
+FOUR = replace(TWO, model="llama-3.2-1b", ranks=4, output=3, batch=1)
 HOST_LATE_NS = 300_000
 SLOWER = 1.2
+PERIOD = 1_000_000
 
 Source = Callable[[Scenario, int], Iterator[Pass]]
 
@@ -88,3 +91,20 @@ def front_end(document: dict[str, Any]) -> None:
     without_rank(document)
     kept = ("cpu_op", "user_annotation", "python_function")
     document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") in kept]
+
+
+def rank(number: int, rows: list[Mapping[str, object]], steps: list[Mapping[str, object]]) -> Timeline:
+    line = lines.line(sorted(rows, key=lambda row: int(str(row["start"]))), steps, info=lines.device(rank=number))
+    return replace(line, trace=replace(line.trace, metadata=replace(line.trace.metadata, host_hash="one", rank=number)))
+
+
+def kernel(start: int, duration: int, **facts: object) -> Mapping[str, object]:
+    return {"start": start, "duration": duration, "stream": 7, **facts}
+
+
+def comm(start: int, duration: int, role: str = "all_reduce") -> Mapping[str, object]:
+    return kernel(start, duration, category="comm", role=role, name=1 if role == "all_reduce" else 2, stream=8)
+
+
+def step(place: int, end: int) -> Mapping[str, object]:
+    return {"phase": "decode", "start": place * PERIOD, "end": place * PERIOD + end}

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from tests.analysis import lines
+from tests.analysis.ranks.made import PERIOD, comm, kernel, rank, step
 from traceanalyzer.analysis.ranks import Ranks, compare
 from traceanalyzer.analysis.timeline import Timeline
 
 COUNT = 10
-PERIOD = 1_000_000
-
-
-def rank(number: int, rows: list[Mapping[str, object]], steps: list[Mapping[str, object]]) -> Timeline:
-    line = lines.line(sorted(rows, key=lambda row: int(str(row["start"]))), steps, info=lines.device(rank=number))
-    return replace(line, trace=replace(line.trace, metadata=replace(line.trace.metadata, host_hash="one", rank=number)))
-
-
-def kernel(start: int, duration: int, **facts: object) -> Mapping[str, object]:
-    return {"start": start, "duration": duration, "stream": 7, **facts}
-
-
-def comm(start: int, duration: int, role: str = "all_reduce") -> Mapping[str, object]:
-    return kernel(start, duration, category="comm", role=role, name=1 if role == "all_reduce" else 2, stream=8)
-
-
-def step(place: int, end: int) -> Mapping[str, object]:
-    return {"phase": "decode", "start": place * PERIOD, "end": place * PERIOD + end}
 
 
 def compared(*devices: Timeline) -> Ranks:

@@ -259,7 +259,7 @@ def slowest(shares: Sequence[RankShare], group: GroupSteps, phase: str | None = 
     """The member that delays its group most in the matched steps (of a phase), clearly or not; None without any.
 
     Args:
-        shares: the parts of the group's members.
+        shares: the parts of the group's members, in their order.
         group: the group.
         phase: of the steps to look at; None: all.
     """
@@ -270,7 +270,7 @@ def slowest(shares: Sequence[RankShare], group: GroupSteps, phase: str | None = 
     named = [[step.delay_ns for step in steps if step.slowest == column] for column in range(len(group.group.members))]
     worst = max(range(len(named)), key=lambda column: sum(named[column]))
     delay = sum(named[worst])
-    share = next(one for one in shares if one.member is group.group.members[worst])
+    share = shares[worst]
     cause = _cause(share, [one for one in shares if one is not share], delay) if delay else None
     part = delay / sum(map(sum, named)) if delay else 0.0
     return Straggler(share, delay / len(steps), delay / total, len(named[worst]), len(steps), part, cause)
