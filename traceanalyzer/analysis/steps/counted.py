@@ -1,6 +1,6 @@
 """What is counted in each step: what its label says, else its shapes, else its launch grids, else nothing.
 
-What could be wrong with it: see `grids` for what a grid may mislead about, and `follow` for contexts that are counted up.
+What could be wrong with it: see `grids` for what a grid may mislead about, and `follow` for contexts counted up.
 """
 
 from __future__ import annotations

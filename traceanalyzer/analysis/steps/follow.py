@@ -1,6 +1,6 @@
 """Follows sequences from step to step by their number alone: which steps mix prompts with decoding; contexts.
 
-Between two decode steps runs of steps that read prompts. Where every running sequence rides along (chunked prefill), the
+Between two decode steps run steps that read prompts. Where every running sequence rides along (chunked prefill), the
 decode step after such a run has no more sequences than the run's last step; where prompts are read apart, it has those
 that decoded before and the new ones. The first kind makes every step of several sequences mixed, but the one that
 starts the run with nobody decoding.

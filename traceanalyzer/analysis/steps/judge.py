@@ -14,7 +14,7 @@ import numpy as np
 from traceanalyzer.analysis.steps.follow import Followed, Sequence, follow
 from traceanalyzer.analysis.steps.hints import contrasts, step_hints
 from traceanalyzer.analysis.steps.labels import is_ours
-from traceanalyzer.analysis.steps.measured import Measured, encoders, whole_graphs, words
+from traceanalyzer.analysis.steps.measured import Measured, encoders, first_known, whole_graphs, words
 from traceanalyzer.analysis.steps.model import NOT_EXECUTED, Bools, Ints
 from traceanalyzer.analysis.steps.phase import StepView, Verdict, decide
 from traceanalyzer.trace.collector import is_collected
@@ -40,7 +40,7 @@ def verdicts(known: Measured) -> list[Verdict]:
             q=int(facts["q"][i]), k=int(facts["k"][i]), batch=int(facts["batch"][i]),
             ids_batch=int(known.ids["batch"][i]), ids_length=int(known.ids["length"][i]),
             grid_tokens=int(grids.tokens[i]), grid_sequences=int(grids.sequences[i]), grid_above=int(grids.above[i]),
-            grid_logits=int(grids.logits[i]), hint=hints[i][0], hint_strength=hints[i][1],
+            grid_logits=int(grids.logits[i]), checked=int(known.checked[i]), hint=hints[i][0], hint_strength=hints[i][1],
             contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
             encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
@@ -68,10 +68,11 @@ def with_mixed(known: Measured, judged: list[Verdict]) -> tuple[list[Verdict], F
     mixed, decoding = np.zeros(groups, np.bool_), np.full(groups, MISSING, np.int64)
     context = np.full(groups, nan)
     if known.plan.how != "annotation":
-        tokens = _first_known(known.ids["tokens"], known.facts["tokens"], known.facts["written"], known.grids.tokens)
+        tokens = first_known(known.ids["tokens"], known.facts["tokens"], known.facts["written"], known.grids.tokens)
         for lane in np.unique(known.lane).tolist():
             order = known.neighbours[known.lane[known.neighbours] == lane]
             order = order[[judged[i].phase not in ("draft", "encoder", *NOT_EXECUTED) for i in order.tolist()]]
+            order = order[~known.draft[order]]
             found = follow(_in_order(known, judged, tokens, order))
             mixed[order], decoding[order], context[order] = found.mixed, found.decoding, found.context
     for i in np.flatnonzero(mixed).tolist():
@@ -97,24 +98,19 @@ def _in_order(known: Measured, judged: list[Verdict], tokens: Ints, order: Ints)
     )
 
 
-def _first_known(*columns: Ints) -> Ints:
-    """Per group the first that is known."""
-    out = columns[0].copy()
-    for other in columns[1:]:
-        out = np.where(out > 0, out, other)
-    return np.where(out > 0, out, MISSING)
-
-
 def with_drafts(known: Measured, judged: list[Verdict], complete: Bools) -> tuple[list[Verdict], tuple[int, ...]]:
     """The verdicts with draft passes among them, and the group that each draft pass is for.
 
-    Engines label a draft model's passes like the target's; they run few of its layers.
+    Engines label a draft model's passes like the target's; they run few of its layers. Without labels the order of the
+    passes tells them.
     """
     count, parents, out = known.facts["layers"], list(known.plan.parent), list(judged)
     usual, previous = int(count[complete].max(initial=0)), MISSING
     for i in known.sequence.tolist():
         few = 0 < count[i] <= _DRAFT_SHARE * usual and complete[i]
-        if few and known.plan.how == "annotation" and out[i].phase in ("prefill", "decode"):
+        if known.draft[i]:
+            out[i] = Verdict("draft", 0.85, (f"{count[i]} layers between passes of {usual}", *out[i].evidence))
+        elif few and known.plan.how == "annotation" and out[i].phase in ("prefill", "decode"):
             out[i] = Verdict("draft", 0.9, (f"{count[i]} of {usual} layers", *out[i].evidence))
         if out[i].phase not in ("draft", *NOT_EXECUTED):
             previous = i

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
-from traceanalyzer.analysis.steps import grids, tokens
+from traceanalyzer.analysis.steps import grids, speculation, tokens
 from traceanalyzer.analysis.steps.inputs import Inputs
 from traceanalyzer.analysis.steps.join import LabelTable
 from traceanalyzer.analysis.steps.model import Bools, Ints
@@ -32,7 +32,8 @@ class Measured:
     rows: from `tokens.step_rows`; graph: which activity rows a graph launch replayed; facts: from `tokens.facts`, q as
     the looked-up input says it; grids: what launch grids tell; ids: tokens, batch and length of the input, MISSING
     where there is none; sequence: the groups in order of submission; neighbours: the same, the groups of each thread
-    and device together, which share a lane; order: what only that order tells.
+    and device together, which share a lane; order: what only that order tells; draft and checked: what `speculation`
+    finds where no label names steps.
     """
 
     trace: Trace
@@ -48,6 +49,8 @@ class Measured:
     neighbours: Ints
     lane: Ints
     order: Order
+    draft: Bools
+    checked: Ints
 
 
 def measured(
@@ -65,7 +68,35 @@ def measured(
         found.context[back], found.padded[back], found.repeated[back], found.growing[back], found.recomputed[back]
     )
     launched = grids.read(trace, rows, plan.rows, plan.groups)
-    return Measured(trace, activity, labels, rows, graph, plan, facts, launched, ids, sequence, neighbours, lane, order)
+    draft, checked = _speculation(plan, facts, ids, launched, neighbours, lane)
+    return Measured(
+        trace, activity, labels, rows, graph, plan, facts, launched, ids, sequence, neighbours, lane, order, draft,
+        checked,
+    )  # fmt: skip
+
+
+def _speculation(
+    plan: Plan, facts: dict[str, Ints], ids: dict[str, Ints], launched: grids.Grids, neighbours: Ints, lane: Ints
+) -> tuple[Bools, Ints]:
+    draft, checked = np.zeros(plan.groups, np.bool_), np.full(plan.groups, MISSING, np.int64)
+    if plan.labelled.any():
+        return draft, checked
+    tokens_of = first_known(ids["tokens"], facts["tokens"], facts["written"], launched.tokens)
+    sequences = first_known(facts["batch"], launched.sequences)
+    logits = first_known(facts["logits"], launched.logits)
+    for one in np.unique(lane).tolist():
+        order = neighbours[(lane[neighbours] == one) & (facts["layers"][neighbours] > 0)]
+        found = speculation.read(facts["layers"][order], tokens_of[order], sequences[order], logits[order])
+        draft[order], checked[order] = found.draft, found.checked
+    return draft, checked
+
+
+def first_known(*columns: Ints) -> Ints:
+    """Per group the first that is known."""
+    out = columns[0].copy()
+    for other in columns[1:]:
+        out = np.where(out > 0, out, other)
+    return np.where(out > 0, out, MISSING)
 
 
 def _of_input(plan: Plan, inputs: Inputs, column: str) -> Ints:
@@ -160,9 +191,8 @@ def encoders(known: Measured) -> Bools:
 
 def are_complete(known: Measured) -> Bools:
     """Steps recorded whole: both ends seen (or as many layers as other full steps), no kernels lost."""
-    count = known.facts["layers"]
-    usual = int(np.bincount(count[count > 0]).argmax()) if (count > 0).any() else 0
-    full = (count == usual) & (count == count.max(initial=0)) & ((count == usual).sum() > 1) & (usual > 0)
+    count, small = known.facts["layers"], known.draft
+    full = _full(np.where(small, 0, count)) | _full(np.where(small, count, 0))
     heads = known.facts["logits"] > 0
     tail = heads | (heads.mean() <= 0.5) if len(heads) else heads
     seen = (known.plan.opened | full) & (known.plan.closed | (full & tail & ~known.plan.cut))
@@ -173,3 +203,10 @@ def are_complete(known: Measured) -> Bools:
     ran = known.facts["kernels"]
     whole: Bools = seen & (missing <= _LOST * (ran + missing))
     return whole
+
+
+def _full(layers: Ints) -> Bools:
+    """Passes with as many layers as most others of their model have, 0 being no pass of it."""
+    usual = int(np.bincount(layers[layers > 0]).argmax()) if (layers > 0).any() else 0
+    full: Bools = (layers == usual) & (layers == layers.max(initial=0)) & ((layers == usual).sum() > 1) & (usual > 0)
+    return full

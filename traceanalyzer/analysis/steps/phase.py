@@ -45,6 +45,7 @@ WEIGHTS = {
     "contrast": 2.5,  # many times, or as few, launch blocks as in the equal passes around (either sign)
     "grid_one_each": -4.0,  # as many tokens as sequences, both counted by launch grids
     "grid_many_each": 4.0,  # 32 and more tokens per sequence, or a query too long for speculation
+    "checked": -6.0,  # the same few tokens of every sequence in step after step
     "grid_few_each": 1.0,  # fewer: a short prompt or a speculation
     "whole_graph": -0.7,  # engines replay whole-model graphs mostly for decode
     "word": 2.5,  # a range that somebody called prefill or decode (either sign)
@@ -57,7 +58,7 @@ class StepView:
 
     tokens: layer GEMM M; logits: lm_head M; q, k, batch: attention; ids_batch, ids_length: the looked-up ids.
     grid_tokens, grid_sequences, grid_above, grid_logits: what launch grids count; the longest query has more than
-    grid_above tokens.
+    grid_above tokens. checked: tokens per sequence of a speculative check, as the order of steps tells.
     hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
     contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.
@@ -77,6 +78,7 @@ class StepView:
     grid_sequences: int
     grid_above: int
     grid_logits: int
+    checked: int
     hint: str
     hint_strength: str
     contrast: float
@@ -201,8 +203,12 @@ def _weigh_grids(view: StepView, tally: _Tally) -> None:
         tally.add(WEIGHTS["grid_many_each"], f"a query of more than {view.grid_above} tokens by its grid")
     elif tokens > 0 and sequences == tokens:
         tally.add(WEIGHTS["grid_one_each"], f"{tokens} tokens of {sequences} sequences by their grids")
+        return  # logits of fewer rows are a padded batch's
     elif tokens == 1:
         tally.add(WEIGHTS["one_token"], "one token by its grid")
+    elif view.checked > 1:
+        tally.add(WEIGHTS["checked"], f"{view.checked} tokens of each sequence again and again: speculative verify")
+        return
     elif tokens > sequences > 0:
         many = tokens >= 32 * sequences
         tally.add(

@@ -217,6 +217,7 @@ def _beside(found: Ints, graphs: Ints, attention: Ints) -> Ints:
     here = np.searchsorted(attention, found, side="left")
     before = here > np.searchsorted(attention, edges[after - 1], side="left")
     follows = here < np.searchsorted(attention, edges[np.minimum(after, len(edges) - 1)], side="left")
+    before[:1] |= here[:1] == 0  # the recording opened before the pass did
     own: Ints = found[before & follows]
     return own
 
