@@ -262,6 +262,17 @@ def test_experts_are_read_as_often_as_tokens_meet_them() -> None:
     assert total(kernels(decode), "weight_bytes") == 2 * (30_532_122_624 - 48 * 120 * expert - 151_936 * 2048)
 
 
+def test_grids_of_grouped_products_and_of_attention_in_a_window() -> None:
+    # 128 experts, 8 a token, tiles of 64 x 64; up 1536 outputs, down 2048.
+    for batch, tiles in ((4, (32, 32)), (16, (128, 128)), (64, (134, 134))):
+        _, decode = passes(Scenario(model="qwen3-30b-a3b", batch=batch, prompt=8, output=2, gpu="h100-sxm-80gb"))
+        grids = [kernel.grid[0] for kernel in kernels(decode) if kernel.role == "moe"][:2]
+        assert grids == [tiles[0] * 24, tiles[1] * 32]
+    # gemma-3-1b: four heads share one key head; in a window each has a block of its own.
+    _, decode = passes(Scenario(model="gemma-3-1b", batch=3, prompt=600, output=2, mode="piecewise"))
+    assert {kernel.grid for kernel in kernels(decode) if kernel.role == "attention"} == {(1, 3, 1), (1, 3, 4)}
+
+
 def test_latent_attention_reads_latents_and_makes_keys_for_prompts_only() -> None:
     scenario = Scenario(model="deepseek-v2-lite", gpu="h100-sxm-80gb", prompt=300, output=3)
     prefill, decode, _ = passes(scenario)

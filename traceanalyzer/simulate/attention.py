@@ -204,7 +204,9 @@ def _varlen(shard: Shard, slices: Sequence[Slice], tokens: int, window: int | No
     traits = _traits(shard, (_QUERY_BLOCK, _KEY_BLOCK), "")
     flags = f"{str(longest_query > 1 and window is None).lower()}, {str(window is not None).lower()}"
     name = f"void flash::flash_fwd_splitkv_kernel<{traits}, {flags}, false, false, true, false, false, false>"
-    grid = (math.ceil(longest_query / _QUERY_BLOCK), len(slices), heads if longest_query > 1 else shard.kv_heads)
+    # One query of all heads that share a key head makes one block, but not in a window (flash_api.cpp: ngroups).
+    grouped = longest_query == 1 and window is None
+    grid = (math.ceil(longest_query / _QUERY_BLOCK), len(slices), shard.kv_heads if grouped else heads)
     done = shard.card.kernel(
         f"{name}(flash::Flash_fwd_params)", "attention", work, Launching(grid, (128, 1, 1), 255, 81_920), fill
     )

@@ -63,9 +63,9 @@ def _fused(shard: Shard, moe: Experts, tokens: int, active: int) -> Op:
     second = shard.tensor(moe.experts, hidden, width)
     biases = (active * merged * width * size, active * hidden * size) if moe.expert_bias else (0, 0)
     held = active * width * hidden * size
+    order = math.ceil((sent + moe.experts * (_TILE - 1)) / _TILE)
     up = _grouped(shard, (sent, merged * width, hidden), merged * held + biases[0], tokens * hidden)
     down = _grouped(shard, (sent, hidden, width), held + biases[1], sent * width)
-    order = math.ceil((sent + moe.experts * (_TILE - 1)) / _TILE)
     align = "void vllm::moe::moe_align_block_size_kernel<int>(int const*, int*, int*, int*, int, int, int, int)"
     moved = 4 * (2 * sent + order)
     aligned = vector.kernel(shard, (align, Launching((1, 1, 1), (1024, 1, 1), 32)), "moe_sort", None, moved, "fp32")
@@ -88,9 +88,16 @@ def _fused(shard: Shard, moe: Experts, tokens: int, active: int) -> Op:
 
 
 def _grouped(shard: Shard, shape: tuple[int, int, int], weights: float, read: int) -> Kernel:
-    """One product of every expert's tokens; `shape` is (rows, outputs, inputs), `read` the numbers that go in."""
+    """One product of every expert's tokens; `shape` is (rows, outputs, inputs), `read` the numbers that go in.
+
+    Its grid covers the tiles that there can be, for each expert's rows are padded to whole tiles; where few rows go in,
+    one a row (`vllm/model_executor/layers/fused_moe/fused_moe.py`).
+    """
     rows, n, k = shape
     moved = shard.size * (read + rows * n) + weights
     work = Work(2 * rows * n * k, moved, shard.dtype, True, weights)
-    launching = Launching((math.ceil(rows / _TILE) * math.ceil(n / _TILE), 1, 1), (256, 1, 1), 168, 65_536)
+    assert shard.model.moe is not None
+    tiles = math.ceil((rows + shard.model.moe.experts * (_TILE - 1)) / _TILE)
+    tiles = min(tiles, rows) if read // k < _TILE else tiles
+    launching = Launching((tiles * math.ceil(n / _TILE), 1, 1), (256, 1, 1), 168, 65_536)
     return shard.card.kernel("fused_moe_kernel", "moe", work, launching)
