@@ -98,9 +98,18 @@ def unfused(subject: PhaseSubject) -> Answer:
     evidence = (
         Fact("elementwise_share", {"share": share, "count": chains.kernels / subject.count}),
         Fact("chains", {"count": chains.count / subject.count, "longest": chains.longest}),
+        *_shortness(subject),
     )
     assumptions = ("chain_moves_its_largest", "minimal_kernel")
     return proposal(subject, new, chains.rows, evidence, 0.8 * (0.6 + 0.4 * trust), assumptions, gone=gone)
+
+
+def _shortness(subject: PhaseSubject) -> tuple[Fact, ...]:
+    """How many of a step's kernels are over before the next one could be launched."""
+    stats = subject.launching
+    return () if stats is None else (
+        Fact("kernels_under_5_us", {"share": stats.short_share, "time": stats.short_time_share}),
+    )  # fmt: skip
 
 
 def inner(chains: Chains) -> Bools:

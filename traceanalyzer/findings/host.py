@@ -4,6 +4,9 @@ Only idle time that a change removes counts. A gap inside a step that ends with 
 the host being slower than the device; a replayed graph launches the whole step at once. A gap after the host has read a
 token is the host starting over; work submitted ahead fills it, as far as the host's own work allows: the host is free
 for as long as it waited, so no more than that can be gained.
+
+Neither saves more than the step's critical path has of it: where the device, a wait or the host's other work would hold
+the step up next, gaps alone promise too much.
 """
 
 from __future__ import annotations
@@ -60,11 +63,21 @@ def launch_bound(subject: PhaseSubject) -> Answer:
     evidence = (
         Fact("waits_for_launches", {"share": share, "ns": waits}),
         Fact("short_kernels", {"count": float(subject.is_kernel.sum()) / subject.count, "share": short}),
+        *launching(subject),
         *said,
     )
     left = max(LEFT_BY_GRAPHS * waits, late.sum() / subject.count * _queued_gap(subject))
     assumptions = ("graphs_leave_a_tenth", "shapes_repeat")
-    return saved(subject, max(waits - left, 0.0), late, evidence, 0.9 * trust, assumptions)
+    gained = subject.on_path("launches", max(waits - left, 0.0))
+    return saved(subject, gained, late, evidence, 0.9 * trust, assumptions)
+
+
+def launching(subject: PhaseSubject) -> tuple[Fact, ...]:
+    """What the launches of a step cost the host, where that is known."""
+    stats = subject.launching
+    if stats is None or stats.calls is None or stats.cost_ns is None or stats.queue_empty_share is None:
+        return ()
+    return (Fact("launch_calls", {"count": stats.calls, "ns": stats.cost_ns, "share": stats.queue_empty_share}),)
 
 
 def _queued_gap(subject: PhaseSubject) -> float:
@@ -80,7 +93,7 @@ def sync_per_token(subject: PhaseSubject) -> Answer:
     if len(waits.begin) < MOST_STEPS * (subject.count - 1) or not len(waits.begin):
         return passed("no_sync_every_step", count=each)
     idle, waited = blocking.idle_after(subject.timeline, waits)
-    gained = float(np.minimum(idle, waited).sum()) / subject.count
+    gained = subject.on_path("sync", float(np.minimum(idle, waited).sum()) / subject.count)
     share = float(idle.sum()) / subject.count / subject.step_ns
     if share < SYNC_MATTERS:
         return passed("idle_after_sync_small", share=share)

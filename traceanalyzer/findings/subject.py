@@ -16,10 +16,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.attribution import replayed
+from traceanalyzer.analysis.critical import CriticalPath, critical_path
 from traceanalyzer.analysis.forecast import StepModel, step_model
 from traceanalyzer.analysis.forecast.replay import Replay, replay
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.late import late
+from traceanalyzer.analysis.launches import LaunchStats, launch_stats
 from traceanalyzer.analysis.phases import PhaseSummary
 from traceanalyzer.analysis.pipeline import Analysis
 from traceanalyzer.analysis.ranks import Ranks
@@ -102,6 +104,28 @@ class PhaseSubject:
     def waits(self) -> blocking.Waits:
         """When the host waited for the device in these steps."""
         return blocking.in_steps(self.timeline, self.steps)
+
+    @cached_property
+    def critical(self) -> CriticalPath | None:
+        """The critical path of the median step; None where it cannot be told."""
+        return critical_path(self.timeline, self.phase)
+
+    @cached_property
+    def launching(self) -> LaunchStats | None:
+        """How these steps were launched."""
+        return launch_stats(self.timeline, self.phase)
+
+    def on_path(self, kind: str, saving_ns: float) -> float:
+        """A saving in one kind of time, no more than the critical path of a step has of it.
+
+        Args:
+            kind: of `analysis.critical.path`, launch and graph_launch together as `launches`.
+            saving_ns: what gaps alone promise, per mean step.
+        """
+        path = self.critical
+        if path is None:
+            return saving_ns
+        return min(saving_ns, path.saved.get(kind, 0) * self.step_ns / path.step_ns)
 
     @cached_property
     def replay(self) -> Replay:

@@ -109,6 +109,10 @@ FACTS: Mapping[str, str] = {
     # evidence
     "waits_for_launches": "The GPU waits {ns:us} per step for launch calls, {share:%} of the step.",
     "short_kernels": "{share:%} of the {count:n} kernels of a step take less than 10 \N{MICRO SIGN}s.",
+    "launch_calls": "The host makes {count:n} launch calls per step, at {ns:us} each; {share:%} of the kernels found "
+    "an empty queue.",
+    "kernels_under_5_us": "{share:%} of the kernels of a step, with {time:%} of the kernel time, take less than 5 "
+    "\N{MICRO SIGN}s.",
     "stacks_recorded": "Python stacks were recorded, which slows the host: the real waiting is shorter.",
     "waits_for_token": "Waits of the host for the GPU per step: {count:n}, {ns:us} in all.",
     "idle_after_token": "The GPU is then idle for {ns:us} until the host has submitted more, {share:%} of the step.",
