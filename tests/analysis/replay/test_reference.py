@@ -17,12 +17,13 @@ from traceanalyzer.analysis import hta
 from traceanalyzer.analysis.pipeline import Analysis, AnalysisOptions, analyze
 from traceanalyzer.analysis.replay import evidence_of
 from traceanalyzer.analysis.replay.reference import Reference, references
+from traceanalyzer.analysis.replay.unnamed import with_names
 from traceanalyzer.errors import InputError
 from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.variants import Variant
 from traceanalyzer.simulate.write import simulate
-from traceanalyzer.trace.tables import KERNEL, Trace
+from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
 DECODE, CAPTURE = "mi300x-vllm-decode-full-graph.json.gz", "mi300x-vllm-graph-capture.json.gz"
 SGLANG_CAPTURE = "mi300x-sglang-graph-capture-bs32.json.gz"
@@ -160,6 +161,42 @@ def test_a_replay_in_another_order_gets_nothing_that_is_not_its_own(
     assert len(matched) > 0.9 * len(before[before["source"] == "graph-match"])
     assert np.array_equal(matched["flops"], own["flops"], equal_nan=True)
     assert np.array_equal(matched["bytes"], own["bytes"], equal_nan=True)
+
+
+def unnamed(capture: Trace) -> Trace:
+    """The capture as CUDA would have recorded it: its launches do not say what they launch."""
+    nothing = dict.fromkeys(("launched", "grid", "block"), np.int32(MISSING))
+    return replace(capture, launches=capture.launches.assign(**nothing))
+
+
+def test_a_capture_without_names_tells_the_same(decode: Trace, capture: Trace, found: Analysis) -> None:
+    before, after = kernels(found), kernels(analyze([decode], AnalysisOptions(captures=(unnamed(capture),))))
+    matched = (after["source"] == "graph-match").to_numpy()
+    assert matched.sum() > 0.9 * (before["source"] == "graph-match").sum()
+    for figure in ("flops", "bytes", "m", "heads"):
+        assert np.array_equal(after[figure][matched], before[figure][matched], equal_nan=True), figure
+
+
+def test_a_capture_without_names_has_as_many_kernels_in_the_same_order(decode: Trace, capture: Trace) -> None:
+    evidence = evidence_of(unnamed(capture))
+    assert references(evidence) == []
+    (part,) = evidence.parts
+    (graph,) = references(evidence_of(capture))
+    names = list(graph.names)
+    own = with_names(evidence, part, names, graph.grids)
+    assert own is not None
+    assert own.tokens == 32
+    assert with_names(evidence, part, names[1:], graph.grids[1:]) is None
+    assert with_names(evidence, part, names[1:] + names[:1], graph.grids) is None
+    router = names.index(next(name for name in names if "MT16x16x256" in name), 100)
+    output = max(i for i in range(router) if names[i].startswith("Cijk"))
+    names[router], names[output] = names[output], names[router]
+    changed = with_names(evidence, part, names, graph.grids)
+    assert changed is not None
+    assert changed.works[router] is None
+    assert changed.works[output] is None
+    rest = [i for i in range(len(names)) if i not in (router, output)]
+    assert [changed.works[i] for i in rest] == [own.works[i] for i in rest]
 
 
 def test_the_capture_of_another_model_is_told_and_not_used(decode: Trace, traces: Path) -> None:

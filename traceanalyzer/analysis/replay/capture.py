@@ -1,9 +1,9 @@
 """The kernels of a graph capture: nothing of it ran, but its launches name their kernels, and its ops have shapes.
 
 ROCm's launch calls record the name of the kernel, its grid and its block (Kineto, RoctracerActivity and its successor);
-CUDA's do not, so a capture recorded there names no kernel and gives no reference. A captured graph lies between the
-calls that begin and end the capture on one thread; serving engines label it `capture_<tokens>_<mode>` (vLLM and SGLang,
-with the profiler on during capture), and a label that spans several graphs is that of one batch captured in pieces.
+CUDA's do not, so a capture recorded there is matched by its ops, see `unnamed`. A captured graph lies between the calls
+that begin and end the capture on one thread; serving engines label it `capture_<tokens>_<mode>` (vLLM and SGLang, with
+the profiler on during capture), and a label that spans several graphs is that of one batch captured in pieces.
 
 What could be wrong: SGLang's label counts sequences, which are fewer than the tokens where it verifies drafts; such a
 graph has its tokens from the matrix products.
@@ -25,13 +25,14 @@ from traceanalyzer.analysis.replay.reference import Evidence, Ints, Part, eviden
 from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Trace
 
 _BEGIN, _END = re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture")
+_LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
 _LABEL = re.compile(r"capture_(\d{1,9})_\w+")
 
 
 def evidence_of(trace: Trace) -> Evidence:
     """What a trace given beside another one can be matched with: its captured graphs, else its eager steps.
 
-    Without parts where it has neither: no capture whose kernels are named, and no step with recorded shapes.
+    Without parts where it has neither: no capture with ops that record shapes, and no step with recorded shapes.
 
     Raises:
         UnsupportedTraceError: it can be no trace of a model, see `analysis.activity`.
@@ -46,7 +47,9 @@ def evidence_of(trace: Trace) -> Evidence:
         return evidence_of_steps(trace, activity, measured, found.table, found.activity_step, trace.source.name)
     placed = tuple(replace(part, rows=np.searchsorted(rows, part.rows)) for part in parts)
     measured = fill_helpers(run, activity, work.fill_experts(run, activity, measured, None))
-    return Evidence(run, activity, measured, placed, trace.source.name)
+    named = bool((run.kernels["name"].to_numpy() >= 0).all())
+    shaped = bool((measured["flops"].notna() | measured["bytes"].notna()).any())
+    return Evidence(run, activity, measured, placed if shaped else (), trace.source.name, named=named)
 
 
 def _captured(trace: Trace) -> list[Part]:
@@ -56,7 +59,9 @@ def _captured(trace: Trace) -> list[Part]:
         np.array([pattern.search(name) is not None for name in names], np.bool_) for pattern in (_BEGIN, _END)
     )
     thread, start = (launches[column].to_numpy(np.int64) for column in ("thread", "start_ns"))
-    named = launches["launched"].to_numpy() >= 0
+    launched = launches["launched"].to_numpy() >= 0
+    if not launched.any():
+        launched = np.array([_LAUNCH.search(name) is not None for name in names], np.bool_)
     spans: dict[object, tuple[str, int | None, int, int, int]] = {}
     for row in np.flatnonzero(begin).tolist():
         ends = np.flatnonzero(end & (thread == thread[row]) & (start > start[row]))
@@ -67,7 +72,7 @@ def _captured(trace: Trace) -> list[Part]:
         spans[key] = (name, tokens, int(thread[row]), first, int(start[ends[0]]))
     out = []
     for name, tokens, on, first, last in spans.values():
-        rows = np.flatnonzero(named & (thread == on) & (start > first) & (start < last))
+        rows = np.flatnonzero(launched & (thread == on) & (start > first) & (start < last))
         if len(rows):
             out.append(Part(name, tokens, rows))
     return out

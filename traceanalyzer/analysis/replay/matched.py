@@ -29,6 +29,7 @@ from traceanalyzer.analysis.replay.reference import (
     works_of,
 )
 from traceanalyzer.analysis.replay.sequence import sequences
+from traceanalyzer.analysis.replay.unnamed import with_names
 from traceanalyzer.analysis.work.columns import FLOATS, Bools
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
@@ -38,6 +39,8 @@ _FEWEST = 8
 """A step has at least so many kernels without an op, or it was not replayed."""
 _MOST_TRIES = 2000
 """Pairs of a sequence and a reference that are looked at: replays are few sequences, and each takes milliseconds."""
+_TRIES_OF_UNNAMED = 100
+"""What one without names counts as: all its works are worked out."""
 _MOST_ROWS = 100_000
 """Attention kernels that are worked out at a time."""
 
@@ -80,12 +83,13 @@ def fill_matched(
         return work, _notes({}, (), {one.file: "no replayed kernel lacks its work" for one in beside}, beside)
     own = evidence_of_steps(trace, activity, work, steps, activity_step)
     known = [reference for evidence in (own, *beside) for reference in references(evidence)]
-    if not known:
+    unnamed = [one for one in beside if not one.named]
+    if not known and not unnamed:
         return work, ()
     by_step = steps.set_index("step")
     size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
     found: dict[int, _Matched] = {}
-    finder = _Finder(known, hidden)
+    finder = _Finder(known, unnamed, hidden)
     for alike in sequences(trace, activity.table, work, activity_step, wanted):
         replayed = np.flatnonzero(activity.table["op"].to_numpy()[alike.rows[0]] < 0)
         rows = alike.rows[:, replayed]
@@ -122,13 +126,15 @@ def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -
 class _Finder:
     """Finds the reference of a sequence. `refused`: why a file's references do not fit; `left`: how many to try yet."""
 
-    known: Sequence[Reference]
+    known: list[Reference]
+    unnamed: Sequence[Evidence]
     hidden: int | None
     refused: dict[str, str] = field(default_factory=dict)
     left: int = _MOST_TRIES
 
     def best(self, names: Sequence[str], grids: Ints, tokens: float) -> tuple[int, Alignment | None]:
         """The reference that covers most of a sequence, and how; (MISSING, None) where none does, or no single size."""
+        self.known.extend(self._of_as_many(names, grids, tokens))
         fits = {id(one) for one in fitting(self.known, tokens)}
         aligned: list[tuple[int, Alignment]] = []
         for place, reference in enumerate(self.known):
@@ -148,6 +154,23 @@ class _Finder:
             self.refused[self.known[aligned[0][0]].evidence.file] = "graphs of several sizes run the same kernels"
             return MISSING, None
         return max(aligned, key=lambda one: (one[1].covered, -one[0]), default=(MISSING, None))
+
+    def _of_as_many(self, names: Sequence[str], grids: Ints, tokens: float) -> list[Reference]:
+        """References of captured graphs without names that a sequence may be a replay of."""
+        out = []
+        for evidence in self.unnamed:
+            parts = [one for one in evidence.parts if len(one.rows) == len(names)]
+            sizes = [one.tokens for one in parts if one.tokens is not None and tokens <= one.tokens < 2 * tokens]
+            for part in parts:
+                likely = part.tokens is None or np.isnan(tokens) or part.tokens == min(sizes, default=None)
+                if likely and self.left > 0:
+                    self.left -= _TRIES_OF_UNNAMED
+                    found = with_names(evidence, part, names, grids)
+                    if found is not None:
+                        out.append(found)
+            if not out:
+                self.refused[evidence.file] = "no graph in it has as many kernels of these kinds in this order"
+        return out
 
 
 def _of_size(reference: Reference, hidden: int | None) -> bool:
@@ -240,7 +263,9 @@ def _notes(
     out = []
     for evidence in beside:
         if evidence.file in used:
-            steps = sum(len(m.steps) for place, m in found.items() if known[place].evidence is evidence)
+            steps = sum(
+                len(s) for place, m in found.items() if known[place].evidence.file == evidence.file for s in m.steps
+            )
             out.append(Note("capture_used", "info", steps, evidence.file))
         elif evidence.given and evidence.file in refused:
             out.append(Note("capture_not_aligned", "warning", 1, f"{evidence.file}: {refused[evidence.file]}"))

@@ -48,7 +48,8 @@ class Evidence:
     """A trace with recorded shapes, its activity and work, and which parts of it can be replayed elsewhere.
 
     `file` is the file beside the analysed trace that it was read from; "" where it is that trace itself. `given`: the
-    user named it, so that he is told where it does not fit.
+    user named it, so that he is told where it does not fit. `named`: the kernels have names; a capture recorded on CUDA
+    has only their number and their ops, see `unnamed`.
     """
 
     trace: Trace
@@ -57,6 +58,7 @@ class Evidence:
     parts: tuple[Part, ...]
     file: str
     given: bool = True
+    named: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class Reference:
 
 
 def references(evidence: Evidence) -> list[Reference]:
-    """The parts of some evidence as references, each different sequence once."""
+    """The parts of some evidence as references, each different sequence once; none where kernels have no names."""
+    if not evidence.named:
+        return []
     trace, table = evidence.trace, evidence.activity.table
     found: dict[tuple[object, ...], Reference] = {}
     for part in evidence.parts:
