@@ -120,3 +120,63 @@ def test_sequences_that_are_not_told_apart_leave_a_window_unknown() -> None:
     table = filled([(100, 400), (1, 250)], "mixed", [FLASH] * 2, [128, None], query_context_sum=nan)
     assert table["flops"].isna().tolist() == [True, True]
     assert table["bytes"].notna().tolist() == [False, True]
+
+
+CONTEXT = "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128PersistentContext"
+GENERATION = "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvDenseP16MultiCtasKvVarSeqQ16Kv128StaticSwapsAbForGen"
+FLASHINFER = (
+    "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1, 128>>"
+)
+FLASHINFER_DECODE = "void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2, 4, 8, 16>"
+
+
+def halves(names: Sequence[str], lengths: Sequence[tuple[int, int]], windows: Sequence[int | None]) -> pd.DataFrame:
+    """A mixed step whose only attention call runs two kernels."""
+    recording, tokens = Recording(), sum(q for q, _ in lengths)
+    shapes: list[Any] = [
+        [tokens, HEADS, SIZE],
+        [tokens, KV_HEADS, SIZE],
+        [tokens, KV_HEADS, SIZE],
+        [tokens, HEADS, SIZE],
+    ]
+    recording.op("vllm::unified_attention_with_output", 0, 900, [*shapes, []], [BF16] * 4 + [""])
+    for number, name in enumerate(names, 1):
+        recording.launch("cudaLaunchKernel", 100 * number, number)
+        recording.kernel(name, 1_000 * number, 50, number)
+    trace = recording.trace()
+    found = build(trace)
+    work = measure(trace, found, kernels.classes(trace, found))
+    prompts = [(q, k) for q, k in lengths if q > 1]
+    facts = {
+        "step": 0, "phase": "mixed", "padded_tokens": 0.0, "tokens": float(tokens), "sequences": float(len(lengths)),
+        "prefill_tokens": float(sum(q for q, _ in prompts)), "prefill_sequences": float(len(prompts)),
+        "decode_tokens": float(len(lengths) - len(prompts)), "decode_sequences": float(len(lengths) - len(prompts)),
+        "context_sum": float(sum(k for _, k in lengths)), "query_context_sum": float(sum(q * k for q, k in lengths)),
+    }  # fmt: skip
+    return fill_attention(trace, found, work, pd.DataFrame([facts]), np.zeros(len(work), np.int32), windows)
+
+
+@pytest.mark.parametrize("names", [(CONTEXT, GENERATION), (FLASHINFER, FLASHINFER_DECODE)])
+@pytest.mark.parametrize("window", [None, 128])
+def test_a_chunk_and_the_decodes_beside_it_have_kernels_of_their_own(
+    names: tuple[str, str], window: int | None
+) -> None:
+    chunk, decodes = [(200, 900)], [(1, 700)] * 3
+    if window:
+        names = (
+            names[0].replace("Causal", "SlidingOrChunkedCausal"),
+            names[1].replace("Dense", "SlidingOrChunkedCausal"),
+        )
+    table = halves(names, [*chunk, *decodes], [window] if window else [])
+    assert table["flops"].tolist() == pytest.approx([PAIR * counted(chunk, window), PAIR * counted(decodes, window)])
+    per_token, per_key = 2.0 * 2 * HEADS * SIZE, 2.0 * 2 * KV_HEADS * SIZE
+    assert table["bytes"].tolist() == pytest.approx(
+        [200 * per_token + read(chunk, window) * per_key, 3 * per_token + read(decodes, window) * per_key]
+    )
+    swapped = halves(names[::-1], [*chunk, *decodes], [window] if window else [])
+    assert swapped["flops"].tolist() == table["flops"].tolist()[::-1]
+
+
+def test_two_kernels_whose_names_tell_nothing_apart_stay_unknown() -> None:
+    table = halves((FLASHINFER, FLASHINFER), [(200, 900), (1, 700)], [])
+    assert table[["flops", "bytes"]].isna().all().all()

@@ -11,8 +11,9 @@ lengths are assumed. A sliding window hides more, see `work.windows`: where its 
 from the model, FLOPs stay unknown, and bytes too unless the sequences have no past, when every key is some query's own.
 
 What could be wrong: a window that neither the op, the kernel's name nor the model tells makes the figures too high, so
-only where one of them states the mask they are no estimate. A step that runs several attention kernels in one op (one
-for the prompts, one for the decodes) does not tell which did what, so both stay unknown.
+only where one of them states the mask they are no estimate. Of a step that runs two attention kernels in one op, one
+for the prompts and one for the decodes, the names have to tell which is which, and the sums of keys and of products
+what belongs to either; else both stay unknown.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from traceanalyzer.analysis.shapes import Signature, integer, numel, signature
 from traceanalyzer.analysis.work.columns import Bools, Floats, Ints, distinct, objects
 from traceanalyzer.analysis.work.dtypes import INT
 from traceanalyzer.analysis.work.opwork import named, number, value
-from traceanalyzer.analysis.work.windows import FULL, by_layer, seen
+from traceanalyzer.analysis.work.windows import FULL, by_layer, divided, seen
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
 from traceanalyzer.trace.tables import KERNEL, Trace
@@ -38,6 +39,8 @@ from traceanalyzer.trace.tables import KERNEL, Trace
 _MASKED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*Causal")
 """Names that say which mask the kernel applies."""
 _WINDOWED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*SlidingOrChunked")
+_READING = ("prefill", "prefill-or-decode")
+"""Roles of a kernel that reads prompts where another one decodes."""
 _PHASES = ("prefill", "decode", "mixed")
 _MOST_PADDING = 2
 """A graph's batch is less than this many times the tokens in it."""
@@ -74,16 +77,20 @@ def fill_attention(
         activity_step: the step of every row, MISSING where it belongs to none.
         windows: of each layer of the model its window, None without one; empty where the model is not known.
     """
-    rows = _asking(activity.table, work, activity_step)
-    if not len(rows):
-        return work
+    single = _asking(activity.table, work, activity_step, kernels=1)
+    work = _whole(trace, activity, work, steps, activity_step, windows, single) if len(single) else work
+    two = _asking(activity.table, work, activity_step, kernels=2)
+    return _halves(trace, activity, work, steps, activity_step, windows, two) if len(two) else work
+
+
+def _whole(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray,
+    windows: Sequence[int | None], rows: Ints,
+) -> pd.DataFrame:  # fmt: skip
+    """The work table with kernels filled in that do all of their op's work."""
     op = activity.table["op"].to_numpy(np.int64)[rows]
     step = steps.set_index("step").loc[activity_step[rows]].reset_index(drop=True)
-    calls, at = _calls(trace, op, (step["phase"] == "decode").to_numpy())
-    column = {
-        field: np.array([np.nan if c is None else getattr(c, field) for c in calls], np.float64)[at]
-        for field in ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "window", "own_keys")
-    }
+    column = _columns(trace, op, (step["phase"] == "decode").to_numpy())
     width, plain, by_model = _windows(trace, activity.table, work, activity_step, rows, column["window"], windows)
     windowed = width != FULL
     keys = step["context_sum"].to_numpy(np.float64)
@@ -96,10 +103,46 @@ def fill_attention(
     keys = np.where(told & (alone | (column["own_keys"] != 1)), keys, np.nan)
     flops = column["flops_per_pair"] * np.where(np.isnan(keys), np.nan, pairs)
     cached = keys * column["bytes_per_key"]
-    filled = _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)))
-    source = filled["source"].to_numpy(object, copy=True)
-    source[rows[by_model & ~np.isnan(keys)]] = "model-config"
-    return filled.assign(source=objects(source))
+    return _filled(work, rows, flops, column["moved"] + cached, cached, ~(exact & (plain | windowed)), by_model)
+
+
+def _halves(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray,
+    windows: Sequence[int | None], rows: Ints,
+) -> pd.DataFrame:  # fmt: skip
+    """The work table with kernels filled in of which one reads the step's prompts and one decodes, by their names."""
+    op = activity.table["op"].to_numpy(np.int64)[rows]
+    role = work["role"].to_numpy(object)[rows]
+    decodes = role == "decode"
+    kinds = (
+        pd.DataFrame({"op": op, "decodes": decodes, "reads": np.isin(role, _READING)}).groupby("op").transform("sum")
+    )
+    pair = ((kinds["decodes"] == 1) & (kinds["reads"] == 1)).to_numpy()
+    rows, op, decodes = rows[pair], op[pair], decodes[pair]
+    if not len(rows):
+        return work
+    step = steps.set_index("step").loc[activity_step[rows]].reset_index(drop=True)
+    column = _columns(trace, op, np.zeros(len(rows), np.bool_))
+    width, _, by_model = _windows(trace, activity.table, work, activity_step, rows, column["window"], windows)
+    parts = divided(step, activity_step[rows].astype(np.int64), width)
+    pairs, keys = np.where(decodes[:, None], parts[:, 1], parts[:, 0]).T
+    told = _same_tokens(step, column["tokens"]) & (step["phase"] == "mixed").to_numpy() & (column["own_keys"] != 1)
+    told &= column["causal"] == 1
+    keys = np.where(told, keys, np.nan)
+    own = np.where(decodes, step["decode_tokens"].to_numpy(np.float64), step["prefill_tokens"].to_numpy(np.float64))
+    moved = column["moved"] * own / step["tokens"].to_numpy(np.float64)
+    cached = keys * column["bytes_per_key"]
+    assumed = (step["prefill_sequences"] > 1).to_numpy() | (width > FULL)
+    return _filled(work, rows, column["flops_per_pair"] * pairs, moved + cached, cached, assumed, by_model)
+
+
+def _columns(trace: Trace, op: Ints, decoding: Bools) -> dict[str, Floats]:
+    """What the attention calls of some ops say, row by row; NaN where a call does not fit."""
+    calls, at = _calls(trace, op, decoding)
+    fields = ("tokens", "moved", "flops_per_pair", "bytes_per_key", "causal", "window", "own_keys")
+    return {
+        field: np.array([np.nan if c is None else getattr(c, field) for c in calls], np.float64)[at] for field in fields
+    }
 
 
 def _windows(
@@ -120,13 +163,14 @@ def _windows(
     return width, plain | (layer == FULL), ~(by_op > 0) & (layer > FULL)
 
 
-def _asking(table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray) -> Ints:
-    """Rows of attention kernels without work, each the only one of its op."""
+def _asking(table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray, kernels: int) -> Ints:
+    """Rows of attention kernels without work, so many of them in each op."""
     attention = (work["category"] == "attention").to_numpy() & ~work["role"].isin(HELPER_ROLES).to_numpy()
     attention &= (table["kind"].to_numpy() == KERNEL) & (table["op"].to_numpy() >= 0)
-    single = ~table["op"].where(attention).duplicated(keep=False).to_numpy()
-    unknown = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy()
-    return np.flatnonzero(attention & single & unknown & (work["heads"].to_numpy() > 0) & (step >= 0))
+    together = table["op"].where(attention).groupby(table["op"].where(attention)).transform("size") == kernels
+    unknown = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy() & (step >= 0)
+    heads = work["heads"].where(attention).groupby(table["op"]).transform("max")  # told where the op's work went
+    return np.flatnonzero(attention & together.to_numpy() & unknown & (heads > 0).to_numpy())
 
 
 def _named(trace: Trace, names: Ints, pattern: re.Pattern[str]) -> Bools:
@@ -259,7 +303,7 @@ def _pairs(step: pd.DataFrame, causal: Bools) -> tuple[Floats, Bools]:
 
 
 def _filled(
-    work: pd.DataFrame, rows: Ints, flops: Floats, moved: Floats, cached: Floats, assumed: Bools
+    work: pd.DataFrame, rows: Ints, flops: Floats, moved: Floats, cached: Floats, assumed: Bools, by_model: Bools
 ) -> pd.DataFrame:
     known = ~np.isnan(moved)
     given = {
@@ -275,5 +319,6 @@ def _filled(
         out[name] = column
     source = out["source"].to_numpy(object, copy=True)
     source[rows[known]] = "annotation"
+    source[rows[known & by_model]] = "model-config"
     out["source"] = objects(source)
     return out

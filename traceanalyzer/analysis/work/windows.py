@@ -50,42 +50,50 @@ def seen(step: pd.DataFrame, number: Ints, width: Floats) -> tuple[Floats, Float
         number: which step that is.
         width: the window of each call; NaN for one without.
     """
+    both = divided(step, number, width).sum(axis=1)
+    sequences = step["prefill_sequences"].to_numpy(np.float64) + step["decode_sequences"].to_numpy(np.float64)
+    return both[:, 0], both[:, 1], sequences == 1
+
+
+def divided(step: pd.DataFrame, number: Ints, width: Floats) -> Floats:
+    """Pairs and keys of each call's prompts, and of its decodes; NaN where they are not told or the width is NaN.
+
+    Args:
+        step, number: as of `seen`.
+        width: the window of each call, FULL for none.
+
+    Returns:
+        Shape (calls, 2, 2): prompts and decodes, pairs and keys.
+    """
     names = ["prefill_tokens", "prefill_sequences", "decode_tokens", "decode_sequences", "context_sum"]
     widths, sizes = pd.factorize(width)
     keys, _ = pd.factorize(number * (len(sizes) + 1) + widths)
     first = np.flatnonzero(~pd.Series(keys).duplicated().to_numpy())
     facts = np.column_stack([*(step[name].to_numpy(np.float64)[first] for name in (*names, "query_context_sum")),
                              width[first]])  # fmt: skip
-    found = np.array([_of_step(*row) for row in np.nan_to_num(facts, nan=-1.0).tolist()], np.float64).reshape(-1, 3)
-    found = found[keys]
-    return found[:, 0], found[:, 1], found[:, 2] == 1
+    found = np.array([_of_step(*row) for row in np.nan_to_num(facts, nan=-1.0).tolist()], np.float64)
+    return found.reshape(-1, 2, 2)[keys]
 
 
 def _of_step(
-    prompt_tokens: float,
-    prompts: float,
-    decode_tokens: float,
-    decodes: float,
-    keys: float,
-    product: float,
+    prompt_tokens: float, prompts: float, decode_tokens: float, decodes: float, keys: float, product: float,
     width: float,
-) -> tuple[float, float, bool]:
-    """Pairs and keys of one step: its prompts (or chunks) alike, and its decodes alike."""
-    if keys <= 0 or width <= 0 or min(prompts, decodes, prompt_tokens, decode_tokens) < 0:
-        return np.nan, np.nan, False
-    mask = Mask(bottom_right=True, left=int(width) - 1, right=0)
-    parts = [(prompts, prompt_tokens, keys), (decodes, decode_tokens, keys)]
+) -> tuple[float, ...]:  # fmt: skip
+    """Pairs and keys of a step's prompts (or chunks), all alike, and of its decodes, all alike."""
+    unknown = (np.nan,) * 4
+    if keys <= 0 or width < 0 or min(prompts, decodes, prompt_tokens, decode_tokens) < 0:
+        return unknown
+    mask = Mask(bottom_right=True, left=int(width) - 1 if width > FULL else None, right=0)
+    own = keys if prompts else 0.0
     if prompts and decodes:
         own = _keys_of_prompts(prompt_tokens / prompts, decode_tokens / decodes, keys, product)
         if not 0 < own < keys:
-            return np.nan, np.nan, False
-        parts = [(prompts, prompt_tokens, own), (decodes, decode_tokens, keys - own)]
-    pairs = read = 0.0
-    for count, tokens, context in parts:
-        if count:
-            pairs += count * pairs_kept(tokens / count, context / count, mask)
-            read += count * keys_seen(tokens / count, context / count, mask)
-    return pairs, read, prompts + decodes == 1
+            return unknown
+    found: list[float] = []
+    for count, tokens, context in ((prompts, prompt_tokens, own), (decodes, decode_tokens, keys - own)):
+        each = (tokens / count, context / count, mask) if count else None
+        found += [count * pairs_kept(*each), count * keys_seen(*each)] if each else [0.0, 0.0]
+    return tuple(found)
 
 
 def _keys_of_prompts(prompt: float, decode: float, keys: float, product: float) -> float:
