@@ -28,7 +28,7 @@ from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL, MISSING
 
-MOST_ACTIVITY = 20_000
+MOST_ACTIVITY = 10_000
 """A step with more activity is not taken apart."""
 MOST_QUEUE_NS = 5_000
 """A kernel that was queued starts within this time of the one before it."""
