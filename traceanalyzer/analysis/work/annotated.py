@@ -34,7 +34,7 @@ from traceanalyzer.analysis.work.opwork import named, number, value
 from traceanalyzer.analysis.work.windows import FULL, by_layer, divided, seen
 from traceanalyzer.catalog import op_models
 from traceanalyzer.catalog.op_models import OpModel
-from traceanalyzer.trace.tables import KERNEL, Trace
+from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
 
 _MASKED = re.compile(r"fmhaSm\d+[a-z]*Kernel_\w*Causal")
 """Names that say which mask the kernel applies."""
@@ -165,12 +165,15 @@ def _windows(
 
 def _asking(table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray, kernels: int) -> Ints:
     """Rows of attention kernels without work, so many of them in each op."""
-    attention = (work["category"] == "attention").to_numpy() & ~work["role"].isin(HELPER_ROLES).to_numpy()
-    attention &= (table["kind"].to_numpy() == KERNEL) & (table["op"].to_numpy() >= 0)
-    together = table["op"].where(attention).groupby(table["op"].where(attention)).transform("size") == kernels
-    unknown = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy() & (step >= 0)
-    heads = work["heads"].where(attention).groupby(table["op"]).transform("max")  # told where the op's work went
-    return np.flatnonzero(attention & together.to_numpy() & unknown & (heads > 0).to_numpy())
+    attention = (work["category"] == "attention").to_numpy() & (table["kind"].to_numpy() == KERNEL)
+    attention &= (table["op"].to_numpy() >= 0) & ~work["role"].isin(HELPER_ROLES).to_numpy()
+    rows = np.flatnonzero(attention)
+    ops, of, count = np.unique(table["op"].to_numpy(np.int64)[rows], return_inverse=True, return_counts=True)
+    heads = np.full(len(ops), MISSING, np.int64)
+    np.maximum.at(heads, of, work["heads"].to_numpy(np.int64)[rows])  # told where the op's work went
+    unknown = work["flops"].isna().to_numpy()[rows] & work["bytes"].isna().to_numpy()[rows]
+    asking: Ints = rows[(count[of] == kernels) & (heads[of] > 0) & unknown & (step[rows] >= 0)]
+    return asking
 
 
 def _named(trace: Trace, names: Ints, pattern: re.Pattern[str]) -> Bools:
