@@ -91,7 +91,8 @@ def test_experts_are_a_range_that_holds_the_reference(found: Analysis, reference
         moved = own["bytes"] - own["weight_bytes"]
         assert ((own["weight_bytes_min"] + moved) < row["bytes_per_call"]).all()
         assert ((own["weight_bytes_max"] + moved) > row["bytes_per_call"]).all()
-        assert own["flops"].to_numpy() == pytest.approx(row["flops_per_call"])
+        padding = (3072 / 2880) ** 2  # the reference counts the FLOPs of what is padded to whole tiles
+        assert own["flops"].to_numpy() == pytest.approx(row["flops_per_call"] / padding)
         assert own["estimated"].all()
 
 

@@ -11,7 +11,7 @@ by more than padding can do leave the step unanswered.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -38,14 +38,14 @@ def captured_rows(trace: Trace, table: pd.DataFrame, alike: Alike, texts: Sequen
     return int(counts.pop()) if len(counts) == 1 else None
 
 
-def facts_of(step: pd.Series, captured: int | None) -> Facts | str | None:
+def facts_of(step: Mapping[Hashable, object], captured: int | None) -> Facts | str | None:
     """The facts of a step; a reason where grids and label contradict each other, None without tokens.
 
     Args:
         step: its row of the step table.
         captured: tokens by the grids, None where these say nothing.
     """
-    known = {name: _known(step[name]) for name in step.index if name not in ("phase", "evidence")}
+    known = {str(name): _known(value) for name, value in step.items()}
     tokens, padding = known["tokens"], known["padded_tokens"] or 0.0
     if tokens is None and captured is not None and step["phase"] == "decode":
         tokens = float(captured)

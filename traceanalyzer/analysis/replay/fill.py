@@ -121,8 +121,8 @@ def _answer(
     captured = captured_rows(trace, table, alike, texts)
     works: list[OpWork] = []
     done = np.full(rows.shape, MISSING, np.int64)
-    for line, number in enumerate(alike.steps.tolist()):
-        facts = facts_of(steps.loc[number], captured)
+    for line, step in enumerate(steps.loc[alike.steps].to_dict("records")):
+        facts = facts_of(step, captured)
         if isinstance(facts, str):
             answer.refused[facts] += 1
         elif facts is not None:

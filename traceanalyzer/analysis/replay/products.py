@@ -141,7 +141,7 @@ def _experts(role: str, sizes: Sizes, facts: Facts, dtype: str | None, fused: bo
         model="experts",
         category="moe",
         role=role,
-        flops=2.0 * sent * (up + down) * hidden * width,
+        flops=2.0 * sent * (up + down) * sizes.hidden * sizes.expert_ffn,  # padding is no work
         bytes=moved + middle,
         dtype=dtype or sizes.dtype,
         m=facts.rows,
