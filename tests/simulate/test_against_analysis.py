@@ -73,7 +73,7 @@ class Known:
 
 
 KNOWN: tuple[Known, ...] = (
-    Known(("coverage",), ("graph", "no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
+    Known(("coverage",), ("no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
 )  # fmt: skip
 GAPS = {(case, aspect): known.why for known in KNOWN for case in known.cases for aspect in known.aspects}
 
@@ -134,7 +134,7 @@ def _half_flops(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal attention without its mask."""
-    monkeypatch.setattr(attention, "_pairs", lambda q, k, mask: q * k)
+    monkeypatch.setattr(attention, "pairs_kept", lambda q, k, mask: q * k)
 
 
 def _more_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
