@@ -24,6 +24,7 @@ from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.variants import Variant
 from traceanalyzer.simulate.write import simulate
 from traceanalyzer.trace.tables import KERNEL, MISSING, Trace
+from traceanalyzer.trace.windows import joined
 
 DECODE, CAPTURE = "mi300x-vllm-decode-full-graph.json.gz", "mi300x-vllm-graph-capture.json.gz"
 SGLANG_CAPTURE = "mi300x-sglang-graph-capture-bs32.json.gz"
@@ -56,6 +57,12 @@ def found(decode: Trace, capture: Trace) -> Analysis:
 
 
 @pytest.fixture(scope="module")
+def graph(capture: Trace) -> Reference:
+    (one,) = references(evidence_of(capture))
+    return one
+
+
+@pytest.fixture(scope="module")
 def rows(oracle: Path) -> list[dict[str, Any]]:
     """The known figures of every op, those that are known to be wrong corrected from first principles."""
     out = []
@@ -70,9 +77,10 @@ def rows(oracle: Path) -> list[dict[str, Any]]:
         elif row["op"].startswith("triton_poi_fused_constant_pad_nd"):  # 2880 in, 3072 out
             row["bytes_per_call"] = 32 * (2880 + 3072) * 2
         elif row["op"].endswith(("unfused_up", "unfused_down")):  # a scale of 8 bits for 32 weights of 4 bits
-            wide = 2 * 3072 if row["op"].endswith("_up") else 3072
+            wide = 2 if row["op"].endswith("_up") else 1
             active = EXPERTS * (1 - (1 - CHOSEN / EXPERTS) ** SEQUENCES)
-            row["bytes_per_call"] += active * wide * 3072 / 32
+            row["bytes_per_call"] += active * wide * 3072 * 3072 / 32
+            row["flops_per_call"] = 2 * SEQUENCES * CHOSEN * wide * 2880 * 2880  # what is padded is no work
         out.append(row)
     return out
 
@@ -83,8 +91,7 @@ def kernels(found: Analysis) -> pd.DataFrame:
     return table.assign(kernel_name=[found.main.timeline.trace.text(code) for code in table["name"].tolist()])
 
 
-def test_a_capture_is_the_graph_it_captures(capture: Trace, decode: Trace) -> None:
-    (graph,) = references(evidence_of(capture))
+def test_a_capture_is_the_graph_it_captures(graph: Reference, decode: Trace) -> None:
     replayed = decode.kernels[decode.kernels["correlation"].duplicated(keep=False) & (decode.kernels["kind"] == KERNEL)]
     assert graph.name == "capture_32_FULL"
     assert graph.tokens == 32
@@ -93,8 +100,7 @@ def test_a_capture_is_the_graph_it_captures(capture: Trace, decode: Trace) -> No
     assert graph.grids[1].tolist() == [32, 1, 1, 128, 1, 1]
 
 
-def test_attention_brings_its_sizes_and_nothing_of_the_context(capture: Trace) -> None:
-    (graph,) = references(evidence_of(capture))
+def test_attention_brings_its_sizes_and_nothing_of_the_context(graph: Reference) -> None:
     attention = [one for name, one in zip(graph.names, graph.works, strict=True) if "unified_attention" in name]
     assert len(attention) == LAYERS
     for one in attention:
@@ -102,6 +108,19 @@ def test_attention_brings_its_sizes_and_nothing_of_the_context(capture: Trace) -
         assert (one.heads, one.kv_heads, one.head_dim) == (HEADS, KV_HEADS, HEAD)
         assert one.flops is None
         assert one.bytes is None
+
+
+def test_helpers_have_the_work_that_grids_and_shapes_tell(graph: Reference) -> None:
+    works = dict(zip(graph.names, graph.works, strict=True))
+    sums, counts = works["reduce_segments"], works["_sum_bitmatrix_rows"]
+    assert sums is not None
+    assert counts is not None
+    partial = SEQUENCES * HEADS * 8  # the grid of the attention kernel before it is 48 x 8 x 8: 8 segments
+    assert sums.bytes == partial * (HEAD + 2) * 4 + SEQUENCES * HEADS * HEAD * 2
+    assert sums.flops == 2 * partial * HEAD
+    assert counts.bytes == SEQUENCES * 4 + 2 * EXPERTS * 4  # a word of bits per token; a count per expert, and its part
+    assert counts.flops == 0
+    assert sums.estimated
 
 
 def test_nearly_all_of_the_time_is_known(found: Analysis) -> None:
@@ -177,11 +196,10 @@ def test_a_capture_without_names_tells_the_same(decode: Trace, capture: Trace, f
         assert np.array_equal(after[figure][matched], before[figure][matched], equal_nan=True), figure
 
 
-def test_a_capture_without_names_has_as_many_kernels_in_the_same_order(decode: Trace, capture: Trace) -> None:
+def test_a_capture_without_names_has_as_many_kernels_in_the_same_order(capture: Trace, graph: Reference) -> None:
     evidence = evidence_of(unnamed(capture))
     assert references(evidence) == []
     (part,) = evidence.parts
-    (graph,) = references(evidence_of(capture))
     names = list(graph.names)
     own = with_names(evidence, part, names, graph.grids)
     assert own is not None
@@ -201,8 +219,8 @@ def test_a_capture_without_names_has_as_many_kernels_in_the_same_order(decode: T
 
 def test_the_capture_of_another_model_is_told_and_not_used(decode: Trace, traces: Path) -> None:
     other = read_trace(traces / SGLANG_CAPTURE)
-    (graph,) = references(evidence_of(other))
-    assert (graph.name, graph.tokens) == ("capture_32_DECODE", 32)
+    (of_other,) = references(evidence_of(other))
+    assert (of_other.name, of_other.tokens) == ("capture_32_DECODE", 32)
     told = analyze([decode], AnalysisOptions(captures=(other,)))
     (note,) = [note for note in told.quality if note.code == "capture_not_aligned"]
     assert note.severity == "warning"
@@ -248,6 +266,27 @@ def test_an_eager_run_beside_tells_the_work_of_a_replayed_one(
                 assert float(total[what][row["name"]]) == pytest.approx(row[what], rel=0.05), (row["name"], what)
     time = table[table["phase"] == "decode"]["duration_ns"].sum()
     assert decode["duration_ns"].sum() / time > 0.9
+
+
+def test_eager_steps_of_the_trace_itself_tell_what_siblings_do_not(
+    simulated: tuple[Trace, dict[str, Any], Trace],
+) -> None:
+    """Two windows of one run, the first without graphs."""
+    graph, truth, eager = simulated
+    later = replace(graph, metadata=replace(graph.metadata, base_time_ns=eager.metadata.base_time_ns + 10**12))
+    told = analyze([joined([eager, later])])
+    table = kernels(told)
+    replayed = table[(table["phase"] == "decode") & (table["op"] < 0)]
+    assert {"graph-match", "siblings"} <= set(replayed["source"])
+    for what in ("flops", "bytes"):
+        total = replayed.groupby("kernel_name")[what].sum(min_count=1)
+        known = [row for row in truth["kernels"] if row["phase"] == "decode" and row[what] is not None]
+        for row in known:
+            if not np.isnan(total[row["name"]]):
+                assert float(total[row["name"]]) == pytest.approx(row[what], rel=0.05), (row["name"], what)
+    attends = replayed[(replayed["category"] == "attention") & (replayed["source"] == "graph-match")]
+    assert len(attends)
+    assert attends["kv_bytes"].notna().all()
 
 
 def test_a_step_of_another_size_is_not_taken(simulated: tuple[Trace, dict[str, Any], Trace], tmp_path: Path) -> None:
