@@ -39,7 +39,7 @@ def _counted(known: Measured, group: int, phase: str) -> dict[str, float]:
     ids, ids_batch = int(known.ids["tokens"][group]), int(known.ids["batch"][group])
     context = int(known.order.context[group])
     launched, sequences_launched = int(known.grids.tokens[group]), int(known.grids.sequences[group])
-    total = next((n for n in (ids, ran, written, launched) if n > 0), MISSING)
+    total = next((n for n in (ids, ran, launched, written) if n > 0), MISSING)
     out: dict[str, float] = {}
     if total > 0:
         out["tokens"] = float(total)
@@ -47,6 +47,8 @@ def _counted(known: Measured, group: int, phase: str) -> dict[str, float]:
     sequences = batch if batch > 0 and (ids_batch > 0 or batch * q == total) else MISSING
     if sequences == MISSING and phase == "prefill" and 0 < logits < total:
         sequences = logits
+    if total == launched > 0 and known.grids.padding[group] >= 0 and ran == MISSING:
+        out["padded_tokens"] = float(known.grids.padding[group])
     if sequences == MISSING and total == launched > 0:
         rows = int(known.grids.logits[group])
         sequences = rows if sequences_launched == MISSING and 0 < rows < total else sequences_launched

@@ -4,6 +4,7 @@
                 norm, gated activation (vllm csrc/cache_kernels.cu, pos_encoding_kernels.cu, layernorm_kernels.cu,
                 activation_kernels.cu; flashinfer norm.cuh, activation.cuh); PyTorch's layer norm: one block per row.
                 The KV write counts the tokens that are kept, the norms those of the padded batch too.
+    padding     tokens that get no logits in a step where all others do
     sequences   flash-attention 2: (blocks of queries, sequences, heads); with split keys (blocks, splits, sequences x
                 heads), which says nothing (flash_fwd_launch_template.h). vLLM's paged attention: (heads, sequences,
                 parts). Triton decode of SGLang and vLLM: (sequences, heads, ...). Unified attention: tokens over
@@ -60,12 +61,12 @@ _RULES = re.compile("|".join(rule.pattern for rule in (*_TOKENS, _FA2, _PAGED, _
 class Grids:
     """By group, MISSING where the grids do not tell.
 
-    tokens, padded (tokens of the padded batch), sequences, logits; the longest query of any sequence is more than
-    `above` and at most `below`; `whole`: all its flash attention reads whole prompts.
+    tokens and sequences without padding, padding (tokens that are only that), logits; the longest query of any sequence
+    is more than `above` and at most `below`; `whole`: all its flash attention reads whole prompts.
     """
 
     tokens: Ints
-    padded: Ints
+    padding: Ints
     sequences: Ints
     logits: Ints
     above: Ints
@@ -97,20 +98,36 @@ def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
         by_flash,
         _usual(frame[named(_PAGED.search)], "grid_y", groups),
         _usual(frame[named(_STAGES.search)], "grid_x", groups),
-        _usual(frame[named(_REJECTION.search)], "grid_x", groups),
         _unified(_usual(frame[named(_UNIFIED.search)], "grid_x", groups), tokens),
     ]
     ends = frame[named(_ROWS.search) & _after_layers(rows, group, groups)[known]]
-    sequences = _agreed(each)
+    sequences, logits = _agreed(each), _usual(ends, "grid_x", groups)
+    checks = _usual(frame[named(_REJECTION.search)], "grid_x", groups)
+    sequences = np.where(np.max(each, axis=0) == MISSING, checks, sequences)
+    sequences = np.where((tokens != MISSING) & (sequences > tokens), MISSING, sequences)
+    kept, kept_sequences = _without_padding(tokens, sequences, logits)
+    ran = np.maximum(tokens, per_token[_PADDED])
     return Grids(
-        tokens=tokens,
-        padded=per_token[_PADDED],
-        sequences=np.where((tokens != MISSING) & (sequences > tokens), MISSING, sequences),
-        logits=_usual(ends, "grid_x", groups),
+        tokens=kept,
+        padding=np.where((kept != MISSING) & ((ran > kept) | (logits == kept)), ran - kept, MISSING),
+        sequences=kept_sequences,
+        logits=logits,
         above=above,
         below=below,
         whole=_whole(frame, texts, groups),
     )
+
+
+def _without_padding(tokens: Ints, sequences: Ints, logits: Ints) -> tuple[Ints, Ints]:
+    """Tokens and sequences of a graph's batch that are real: those that get logits, where every token would.
+
+    A prompt gets one row of logits, so more rows than sequences, or fewer than sequences of one token each, are of a
+    batch padded to a captured size.
+    """
+    even = (sequences > 0) & (tokens % np.maximum(sequences, 1) == 0)
+    each = np.where(even, tokens // np.maximum(sequences, 1), 1)
+    padded = even & (logits > 0) & (logits < tokens) & (logits % each == 0) & ((each == 1) | (logits > sequences))
+    return np.where(padded, logits, tokens), np.where(padded, logits // each, sequences)
 
 
 def _usual(frame: pd.DataFrame, column: str, groups: int) -> Ints:

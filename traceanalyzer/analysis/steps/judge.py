@@ -40,7 +40,8 @@ def verdicts(known: Measured) -> list[Verdict]:
             q=int(facts["q"][i]), k=int(facts["k"][i]), batch=int(facts["batch"][i]),
             ids_batch=int(known.ids["batch"][i]), ids_length=int(known.ids["length"][i]),
             grid_tokens=int(grids.tokens[i]), grid_sequences=int(grids.sequences[i]), grid_above=int(grids.above[i]),
-            grid_logits=int(grids.logits[i]), checked=int(known.checked[i]), hint=hints[i][0], hint_strength=hints[i][1],
+            grid_logits=int(grids.logits[i]), checked=int(known.checked[i]),
+            hint=hints[i][0], hint_strength=hints[i][1],
             contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
             encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
@@ -68,7 +69,7 @@ def with_mixed(known: Measured, judged: list[Verdict]) -> tuple[list[Verdict], F
     mixed, decoding = np.zeros(groups, np.bool_), np.full(groups, MISSING, np.int64)
     context = np.full(groups, nan)
     if known.plan.how != "annotation":
-        tokens = first_known(known.ids["tokens"], known.facts["tokens"], known.facts["written"], known.grids.tokens)
+        tokens = first_known(known.ids["tokens"], known.facts["tokens"], known.grids.tokens, known.facts["written"])
         for lane in np.unique(known.lane).tolist():
             order = known.neighbours[known.lane[known.neighbours] == lane]
             order = order[[judged[i].phase not in ("draft", "encoder", *NOT_EXECUTED) for i in order.tolist()]]

@@ -81,7 +81,7 @@ def _speculation(
     draft, checked = np.zeros(plan.groups, np.bool_), np.full(plan.groups, MISSING, np.int64)
     if plan.labelled.any():
         return draft, checked
-    tokens_of = first_known(ids["tokens"], facts["tokens"], facts["written"], launched.tokens)
+    tokens_of = first_known(ids["tokens"], facts["tokens"], launched.tokens, facts["written"])
     sequences = first_known(facts["batch"], launched.sequences)
     logits = first_known(facts["logits"], launched.logits)
     for one in np.unique(lane).tolist():
