@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -58,8 +59,12 @@ def test_a_capture_in_the_folder_is_found(traces: Path, tmp_path: Path, capsys: 
     shutil.copy(traces / CAPTURE, tmp_path)
     (tmp_path / "capture.json").write_text("{}")
     (tmp_path / "capture-of-nothing.json.gz").write_bytes(b"\x1f\x8b\x08\x00 is damaged")
+    for number in range(5):
+        (tmp_path / f"capture-{number}.json").write_text("[]")
     (tmp_path / "capture.txt").write_text("no trace")
     (tmp_path / "captures.json").mkdir()
+    (tmp_path / "capture-gone.json").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "capture-pipe.json")
     told = document(capsys, str(tmp_path / DECODE))
     assert told["options"]["captures"] == []
     assert [note["code"] for note in told["quality"] if note["code"].startswith("capture")] == ["capture_used"]

@@ -24,6 +24,8 @@ MOST = 3
 LARGEST = 8 << 20
 """Larger files, packed as they are, would keep a report waiting for what may be of no use."""
 LARGEST_PLAIN = 64 << 20
+_MOST_OPENED = 30
+"""No more files are looked into, whether they are traces or not."""
 
 _CAPTURES = re.compile(r"(?i)capture")
 _PLAIN, _PACKED = (".json",), (".json.gz", ".json.zst", ".json.zstd")
@@ -40,9 +42,15 @@ def captures_beside(paths: Sequence[str | Path], traces: Sequence[Trace]) -> tup
     if len(paths) != 1 or str(paths[0]) == "-" or not any(map(_replays, traces)):
         return ()
     given = Path(paths[0])
-    found = []
+    found: list[Trace] = []
+    read = 0
     for candidate in _candidates(given):
+        if read == MOST:
+            break
         try:
+            if not is_trace(candidate):
+                continue
+            read += 1
             trace = read_kineto(candidate)
         except (TraceAnalyzerError, OSError):
             continue
@@ -52,21 +60,23 @@ def captures_beside(paths: Sequence[str | Path], traces: Sequence[Trace]) -> tup
 
 
 def _candidates(given: Path) -> list[Path]:
-    """Traces beside a file that are named like captures, the smallest first, `MOST` at most."""
-    sized = []
+    """Files beside a file that are named like captures, the smallest first."""
     try:
-        if not given.is_file():
-            return []
-        for entry in sorted(given.parent.iterdir()):
-            packed = entry.name.endswith(_PACKED)
-            if not _CAPTURES.search(entry.name) or not (packed or entry.name.endswith(_PLAIN)):
-                continue
+        entries = sorted(given.parent.iterdir()) if given.is_file() else []
+    except OSError:
+        return []
+    sized = []
+    for entry in entries:
+        packed = entry.name.endswith(_PACKED)
+        if not _CAPTURES.search(entry.name) or not (packed or entry.name.endswith(_PLAIN)):
+            continue
+        try:
             size = entry.stat().st_size
             if entry.is_file() and size <= (LARGEST if packed else LARGEST_PLAIN) and not entry.samefile(given):
                 sized.append((size, entry))
-    except OSError:
-        return []
-    return [entry for _, entry in sorted(sized)[:MOST] if is_trace(entry)]
+        except OSError:  # a link to nowhere, or a file that has gone
+            continue
+    return [entry for _, entry in sorted(sized)[:_MOST_OPENED]]
 
 
 def _replays(trace: Trace) -> bool:
