@@ -29,6 +29,7 @@ _LONGEST_NAME = 400
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _FILE = re.compile(r"\A(torch[\\/])?(?:.*[\\/])?([^\\/]*\(\d+\): .*)\Z", re.DOTALL)
 """`torch/nn/modules/module.py(1779): _call_impl`: file, line and function."""
+_PATH = re.compile(r"\S*[\\/]")
 _COMPLETE = b'"X"'
 _LOOSE = msgspec.json.Decoder(Loose)
 
@@ -59,7 +60,7 @@ def name(event: FrameEvent) -> str:
         return ""
     if (found := _FILE.match(text)) is not None:
         return f"{'torch/' if found[1] else ''}{found[2]}"
-    return _ADDRESS.sub("", text)
+    return _PATH.sub("", _ADDRESS.sub("", text))
 
 
 def loose(raw: Raw) -> Loose:
