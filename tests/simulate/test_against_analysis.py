@@ -20,12 +20,13 @@ from traceanalyzer.analysis import devices
 from traceanalyzer.analysis.pipeline import analyze
 from traceanalyzer.analysis.work import attention, gemm
 from traceanalyzer.simulate.passes import passes
-from traceanalyzer.simulate.scenario import Scenario
+from traceanalyzer.simulate.scenario import Plant, Scenario
 from traceanalyzer.simulate.variants import Variant
 from traceanalyzer.simulate.write import simulate
 
 SMALL = Scenario(model="llama-3.2-1b", prompt=128, output=4)
 H100 = "h100-sxm-80gb"
+PLANTED = tuple(Plant(kind, 200_000, 2) for kind in ("allocator", "sync", "scheduler", "launch"))
 
 CASES: dict[str, tuple[Scenario, Variant]] = {
     "one": (SMALL, Variant()),
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[Scenario, Variant]] = {
     "latent-batch-8": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100, batch=8), Variant()),
     "latent": (replace(SMALL, model="deepseek-v2-lite", output=3, gpu=H100), Variant()),
     "graph": (replace(SMALL, mode="graph", batch=8), Variant()),
+    "prefix": (replace(SMALL, batch=2, prefix=100, output=3), Variant()),
+    "speculation": (replace(SMALL, batch=2, output=6, speculate=2), Variant()),
+    "planted": (replace(SMALL, batch=2, output=3, plants=PLANTED), Variant()),
+    "no-request": (replace(SMALL, output=2, batch=2, arrivals_every=3, plants=(Plant("input", 2_000_000),)), Variant()),
     "no-labels": (SMALL, Variant(labels=False)),
     "no-shapes": (SMALL, Variant(shapes=False)),
     "no-ops": (SMALL, Variant(ops=False)),
@@ -73,7 +78,10 @@ class Known:
 
 
 KNOWN: tuple[Known, ...] = (
-    Known(("coverage",), ("no-shapes", "no-ops"), "work without shapes is not taken from elsewhere yet"),
+    Known(("steps",), ("speculation",), "a label does not say that a draft pass reads no prompt"),
+    Known(("request",), ("speculation",), "how many guesses were right stands in no trace"),
+    Known(("request",), ("prefix",), "what the cache held of a prompt is taken for no part of it"),
+    Known(("idle",), ("no-request",), "a wait for a request looks like work of the host between two passes"),
 )  # fmt: skip
 GAPS = {(case, aspect): known.why for known in KNOWN for case in known.cases for aspect in known.aspects}
 
