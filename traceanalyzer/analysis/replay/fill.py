@@ -11,7 +11,7 @@ a step is refused though it fits. See `layers` for exchanges that cannot be told
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -119,14 +119,18 @@ def _answer(
     own = checks.padded(sizes, texts)
     asked = parts(carriers, passed, own, texts, dtypes)
     captured = captured_rows(trace, table, alike, texts)
+    kinds = list(dict.fromkeys(part for part in asked if part is not None))
+    kind = np.array([MISSING if part is None else kinds.index(part) for part in asked], np.int64)
     works: list[OpWork] = []
+    known: dict[tuple[Part, Facts], int] = {}
     done = np.full(rows.shape, MISSING, np.int64)
     for line, step in enumerate(steps.loc[alike.steps].to_dict("records")):
         facts = facts_of(step, captured)
         if isinstance(facts, str):
             answer.refused[facts] += 1
         elif facts is not None:
-            done[line] = _works(asked, own, facts, works)
+            made = [_work_in(part, own, facts, known, works) for part in kinds]
+            done[line] = np.array([*made, MISSING], np.int64)[kind]
     why = checks.contradicted(work, rows, passed, own) or checks.impossible(
         table, rows, done, works, asked, on.get(int(table["device"].to_numpy()[rows[0, 0]]))
     )
@@ -139,19 +143,14 @@ def _answer(
     answer.works.extend(works)
 
 
-def _works(asked: Sequence[Part | None], sizes: Sizes, facts: Facts, works: list[OpWork]) -> Ints:
-    """The work of every carrier in one step, as indices into `works`, which grows by the new ones."""
-    found: dict[Part, int] = {}
-    out = np.full(len(asked), MISSING, np.int64)
-    for i, part in enumerate(asked):
-        if part is None:
-            continue
-        if part not in found:
-            made = work_of(part, sizes, facts)
-            found[part] = MISSING if made is None else len(works)
-            works.extend([] if made is None else [made])
-        out[i] = found[part]
-    return out
+def _work_in(part: Part, sizes: Sizes, facts: Facts, known: dict[tuple[Part, Facts], int], works: list[OpWork]) -> int:
+    """The work of a part in a step, as an index into `works`, which grows by what is new; MISSING for none."""
+    facts = facts if part.follows_context else facts.without_context
+    if (part, facts) not in known:
+        made = work_of(part, sizes, facts)
+        known[part, facts] = MISSING if made is None else len(works)
+        works.extend([] if made is None else [made])
+    return known[part, facts]
 
 
 def with_work(work: pd.DataFrame, answer: Answer, source: str = SOURCE) -> pd.DataFrame:

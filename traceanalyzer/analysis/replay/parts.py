@@ -43,6 +43,11 @@ class Part:
     window: int | None = None
     fused: bool = False
 
+    @property
+    def follows_context(self) -> bool:
+        """Whether its work depends on the step's context, not on its tokens and sequences alone."""
+        return self.what == ATTENTION or self.role == "kv_b"
+
 
 def parts(
     carriers: Carriers, passed: Pass, sizes: Sizes, texts: Sequence[str], dtypes: Sequence[str | None]

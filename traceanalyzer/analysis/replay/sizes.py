@@ -6,7 +6,7 @@ recorded and against the card.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceanalyzer.analysis.model.compare import KV_FIELDS, WEIGHT_FIELDS
 from traceanalyzer.analysis.model.description import Description
@@ -31,6 +31,11 @@ class Facts:
     pairs: float | None
     squares: float = 0.0
     exact: bool = True
+
+    @property
+    def without_context(self) -> Facts:
+        """The same step with any context."""
+        return replace(self, keys=None, pairs=None, squares=0.0, exact=True)
 
 
 @dataclass(frozen=True, slots=True)
