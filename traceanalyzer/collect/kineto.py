@@ -17,6 +17,9 @@ answer has the same header and the text of a configuration, or none. What was fo
   the next ones come. So "N steps or T seconds, whichever comes first" does not exist.
 - Bounded by time, the window ends on time whatever the model does, and all ranks start together. This is what is used:
   `windows` turns a number of steps into a duration from the steps it has seen.
+- A process waits 50 ms for an answer. A later one, from a busy machine, lies there until the process asks again and takes
+  it for the answer to that; and so on from then on, each a second late. So who has not read its last answer is not given
+  another, which takes up the slack.
 - The file is written as NAME_PID.json.tmp and renamed when complete, about a second after the window's end.
 
 What could be wrong: the protocol is Kineto's own and has no version. What is not understood is counted, not answered.
@@ -24,10 +27,13 @@ What could be wrong: the protocol is Kineto's own and has no version. What is no
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import selectors
 import socket
 import struct
+import termios
 import threading
 import time
 from pathlib import Path
@@ -43,7 +49,7 @@ LEAD_S = POLL_S + ROOM_S + 1.0
 """From sending a configuration to its start time, at most."""
 _TURN_S = 1.0
 """How often Kineto's thread looks whether a window begins."""
-_BEHIND = 0.75
+_BEHIND = (0.75, 0.5, 0.25)
 """Where a window starts between two turns, as a share: so much may a turn be late, and the rest too early."""
 STALE_S = 5.0
 """A process that has not asked for so long does not ask any more."""
@@ -56,6 +62,7 @@ _ACTIVITIES = 2
 _LARGEST = 65_536
 _MOST_PIDS = 65_536
 _BUFFER_MB = 256
+_MOST_LINES = 256
 
 
 class Daemon:
@@ -74,13 +81,16 @@ class Daemon:
         self._idle: dict[int, bool] = {}
         self._waiting: dict[int, tuple[bytes, float]] = {}
         self._delivered: dict[int, float] = {}
+        self._lines: dict[bytes | str, socket.socket] = {}
+        """Sender -> a socket to answer it alone, which tells what of that is not read yet."""
         self._lock = threading.Lock()
         self._closing = False
+        self._numbered = 0
         self._path = folder / SOCKET
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             self._socket.bind(str(self._path))
-            self._socket.setblocking(False)  # with a time limit, Python would wait in sendto, too
+            self._socket.setblocking(False)
         except OSError:
             self._socket.close()
             raise
@@ -127,10 +137,10 @@ class Daemon:
         if self._thread.is_alive():
             self._thread.join()
         self._socket.close()
-        try:
+        for sender in list(self._lines):
+            self._hang_up(sender)
+        with contextlib.suppress(OSError):
             self._path.unlink()
-        except OSError:
-            return
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -144,17 +154,45 @@ class Daemon:
             data, sender = self._socket.recvfrom(_LARGEST)
         except OSError:
             return
-        answer = self._answer(data)
+        line = self._line(sender) if sender else None
+        behind = line is not None and _unread(line)
+        answer = self._answer(data, behind)
         if answer is None:
             self.refused += 1
-        elif sender:
+        elif line is not None and not behind:
             try:
-                self._socket.sendto(answer, sender)
+                line.sendto(answer, sender)
             except OSError:  # it has ended, or does not read: nobody waits for it
-                return
+                self._hang_up(sender)
 
-    def _answer(self, data: bytes) -> bytes | None:
-        """The datagram to answer with, or None where the question is none of Kineto's."""
+    def _line(self, sender: bytes | str) -> socket.socket | None:
+        """The socket for a sender; None where there can be none."""
+        if sender not in self._lines:
+            while len(self._lines) >= _MOST_LINES:
+                self._hang_up(next(iter(self._lines)))
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._numbered += 1
+            try:
+                line.bind(f"{self._path}{self._numbered}")
+            except OSError:
+                line.close()
+                return None
+            line.setblocking(False)  # with a time limit, Python would wait in sendto, too
+            self._lines[sender] = line
+        return self._lines[sender]
+
+    def _hang_up(self, sender: bytes | str) -> None:
+        line = self._lines.pop(sender)
+        path = Path(line.getsockname())
+        line.close()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+    def _answer(self, data: bytes, behind: bool = False) -> bytes | None:
+        """The datagram to answer with, or None where the question is none of Kineto's.
+
+        behind: who asks has not read its last answer, and will take that for this one.
+        """
         if len(data) < _HEADER.size:
             return None
         size, name = _HEADER.unpack_from(data)
@@ -172,19 +210,21 @@ class Daemon:
         pid = int(_PID.unpack_from(body, _REQUEST.size)[0])
         if pid <= 0:
             return None
-        text = self._asked(pid, bool(kinds & _ACTIVITIES))
+        text = self._asked(pid, bool(kinds & _ACTIVITIES), behind)
         return _HEADER.pack(len(text), name) + text
 
-    def _asked(self, pid: int, idle: bool) -> bytes:
+    def _asked(self, pid: int, idle: bool, behind: bool) -> bytes:
         now = time.monotonic()
         with self._lock:
             self.polls[pid] = now
-            self._idle[pid] = idle
+            self._idle[pid] = idle and not behind
             self.unused[pid] = self.unused.get(pid, 0) + 1 if idle else 0
             text, until = self._waiting.get(pid, (b"", 0.0))
+            if behind and pid in self._delivered:
+                self._delivered[pid] = now
             if text and now > until:
                 del self._waiting[pid]
-            elif text and idle:
+            elif text and idle and not behind:
                 del self._waiting[pid]
                 self._delivered[pid] = now
                 self._idle[pid] = False
@@ -193,18 +233,27 @@ class Daemon:
         return b""
 
 
-def start_s(fetches: Iterable[float], turns: Iterable[float]) -> float:
+def _unread(line: socket.socket) -> bool:
+    """Whether something that was sent through a socket has not been read yet; where that is not told, no."""
+    try:
+        return any(fcntl.ioctl(line.fileno(), termios.TIOCOUTQ, bytes(4)))
+    except OSError:
+        return False
+
+
+def start_s(fetches: Iterable[float], turns: Iterable[float], tries: int = 1) -> float:
     """When a window is to start so that no process misses it, epoch seconds.
 
     Args:
         fetches: when each process will fetch it.
         turns: any time at which the thread of each one's Kineto looks.
+        tries: from 1; a further one starts at another place between the turns, lest these be wrong.
     """
     earliest = max(fetches) + ROOM_S
     places = sorted({turn % _TURN_S for turn in turns})
     gaps = [after - before for before, after in zip(places, [*places[1:], places[0] + _TURN_S])]
     widest = max(gaps)
-    place = places[gaps.index(widest)] + _BEHIND * widest
+    place = places[gaps.index(widest)] + _BEHIND[(tries - 1) % len(_BEHIND)] * widest
     return earliest + (place - earliest) % _TURN_S
 
 

@@ -140,7 +140,7 @@ class OnDemand:
         """Send the window to all targets. Raises `ValueError` where Kineto cannot write to the folder."""
         self._late.sweep()
         fetches = {process.pid: now + self._daemon.asks_in(process.pid) for process in targets}
-        start = start_s(fetches.values(), (self._turns.get(pid, fetch) for pid, fetch in fetches.items()))
+        start = start_s(fetches.values(), (self._turns.get(pid, fetch) for pid, fetch in fetches.items()), window.tries)
         window.lost.clear()
         self._stem = f"od-{window.number}" + (f".{window.tries}" if window.tries > 1 else "")
         self._start_ns = int(start * 1000) * 1_000_000
