@@ -16,7 +16,7 @@ import pytest
 
 from traceanalyzer import read_trace
 from traceanalyzer.analysis import activity as activities
-from traceanalyzer.analysis import devices, idle, kernels, steps, timeline, work
+from traceanalyzer.analysis import devices, idle, kernels, ranks, steps, timeline, work
 from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.scenario import Plant, Scenario
 from traceanalyzer.simulate.variants import Variant
@@ -38,7 +38,8 @@ def line_of(trace: Trace) -> timeline.Timeline:
     activity = activities.build(trace)
     measured = work.measure(trace, activity, kernels.classes(trace, activity))
     found = steps.find(trace, activity, measured)
-    device = devices.describe(trace.metadata, 0, False, devices.Limits(None, {}, None))
+    number = int(activity.table["device"].iloc[0])
+    device = devices.describe(trace.metadata, number, False, devices.Limits(None, {}, None))
     return timeline.build(trace, device, activity.table, measured, found.table, found.activity_step)
 
 
@@ -79,6 +80,23 @@ def test_a_planted_cause_is_found(kind: str, ns: int, tmp_path: Path) -> None:
 def test_waiting_for_a_request_is_told_by_the_stack(ns: int, tmp_path: Path) -> None:
     off = held_against_the_truth(planted("input", ns), tmp_path, stacks=True)
     assert not {key: share for key, share in off.items() if abs(share) > OF_A_STEP}
+
+
+@pytest.mark.parametrize("ns", MAGNITUDES_NS)
+def test_waiting_for_a_slow_rank_is_found_in_its_collectives_and_is_no_gap(ns: int, tmp_path: Path) -> None:
+    scenario = replace(SMALL, plants=(Plant("rank", ns),), ranks=2)
+    written = simulate(scenario, tmp_path / "run.json", passes)
+    truths = [json.loads(one.truth.read_text()) for one in written]
+    lines = [line_of(read_trace(one.trace)) for one in written]
+    compared = ranks.compare(lines)
+    assert compared is not None
+    for share, line, truth in zip(compared.shares, lines, truths, strict=True):
+        step = truth["span"]["span_ns"] / len(truth["steps"])
+        waited = (share.waiting_ns or 0) - truth["span"]["communication_wait_ns"]
+        assert abs(waited) / len(truth["steps"]) <= OF_A_STEP * step
+        divided = idle.divide(line)
+        assert divided.parts["wait_rank"].sum() == 0
+        assert sum(int(part.sum()) for part in divided.parts.values()) == sum(row["ns"] for row in truth["idle_causes"])
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
