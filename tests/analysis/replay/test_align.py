@@ -145,6 +145,14 @@ def test_a_reference_of_another_number_of_layers_gives_no_layer_the_work_of_anot
         assert given <= ({False} if layer < 11 else {True} if layer > 11 else set())
 
 
+def test_a_deeper_model_of_the_same_kernels_is_refused() -> None:
+    layer = (("rms_norm_kernel", 1), ("Cijk_Alik_Bljk_BBS_BH_MT32x32x256", 2), ("paged_attention_v1_kernel", 3),
+             ("Cijk_Alik_Bljk_BBS_BH_MT16x16x256", 4))  # fmt: skip
+    replayed = sequence(layer, layers=36)
+    found = align(names(replayed), grids(len(replayed)), reference(sequence(layer, layers=40)))
+    assert found == Refused("it runs more layers than were replayed")
+
+
 def test_the_same_kernels_on_other_grids_are_refused() -> None:
     known = sequence(FUSED)
     against = reference(known, grids(len(known), 16))

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceanalyzer.analysis.kernels import classify
+from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES, classify
 from traceanalyzer.analysis.replay.reference import Ints, Reference
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.trace.tables import MISSING
 
 COVERED = 0.95
 """At least this share of the replayed kernels must find a partner, in order."""
+_AROUND = 3
+"""Products of a whole step that need not be in its graph."""
 _NEAR = 8
 """How many kernels to either side of a short run are looked at."""
 _MOST_DIFFERENCES = 400
@@ -69,9 +71,19 @@ def align(names: Sequence[str], grids: Ints, reference: Reference) -> Alignment 
     position = _common(asked, known, _most(len(asked), len(known)))
     if position is None or (position >= 0).mean() < COVERED:
         return Refused("the same kernels ran in another order")
+    if _left_over(reference, position):
+        return Refused("it runs more layers than were replayed")
     covered = float((position >= 0).mean())
     position[_doubtful(asked, known, position, reference.works)] = MISSING
     return Alignment(position, covered)
+
+
+def _left_over(reference: Reference, position: Ints) -> bool:
+    """Whether more products of the reference have no partner than may stand around its layers (the output layer)."""
+    product = np.array([classify(name).category in MATRIX_CATEGORIES for name in reference.names], np.bool_)
+    partner = np.zeros(len(product), np.bool_)
+    partner[position[position >= 0]] = True
+    return int((product & ~partner).sum()) > max(_AROUND, (1 - COVERED) * int(product.sum()))
 
 
 def _most(asked: int, known: int) -> int:
