@@ -12,6 +12,7 @@ from traceanalyzer import read_trace
 from traceanalyzer.__main__ import main
 from traceanalyzer.commands import values
 from traceanalyzer.errors import InputError
+from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.presets import PRESETS
 
 SMALL = ["simulate", "--model", "qwen2.5-0.5b", "--prompt", "32", "--output", "2"]
@@ -99,6 +100,8 @@ def test_a_preset_is_where_one_begins() -> None:
     assert (scenario["fused"], scenario["kv_cache"], scenario["attention"]) == (False, "cat", "math")
     assert (scenario["model"], scenario["output"]) == ("qwen2.5-0.5b", 2)
     assert len(PRESETS) == len({repr(one) for one in PRESETS.values()})
+    for name, one in PRESETS.items():
+        assert next(iter(passes(one))).tokens, name
 
 
 def test_what_is_recorded() -> None:

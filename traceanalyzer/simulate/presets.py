@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from traceanalyzer.errors import InputError
-from traceanalyzer.simulate import reference
+from traceanalyzer.simulate import captured, reference
 from traceanalyzer.simulate.scenario import Scenario
 
 PRESETS: Mapping[str, Scenario] = MappingProxyType({
@@ -16,6 +16,13 @@ PRESETS: Mapping[str, Scenario] = MappingProxyType({
     "single": Scenario(output=64),
     "batch": Scenario(batch=32, output=64),
     "graph": Scenario(batch=32, output=128, mode="graph", gpu="h100-sxm-80gb"),
+    "padded": Scenario(batch=27, output=32, mode="graph", capture_sizes=captured.USUAL, gpu="h100-sxm-80gb"),
+    "piecewise": Scenario(
+        batch=12, prompt=700, output=24, chunk=256, arrivals_every=3, mode="full-and-piecewise",
+        capture_sizes=captured.USUAL, gpu="h100-sxm-80gb",
+    ),
+    "speculative": Scenario(batch=4, output=48, speculate=3, gpu="h100-sxm-80gb"),
+    "prefix": Scenario(batch=8, prompt=2048, prefix=1920, output=16),
     "in-turns": Scenario(batch=8, output=16, together=False),
     "chunked": Scenario(batch=16, prompt=2048, output=32, chunk=512, arrivals_every=4),
     "unfused": Scenario(output=32, fused=False, kv_cache="cat", attention="math", sampler="full"),
