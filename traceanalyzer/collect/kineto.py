@@ -17,9 +17,9 @@ answer has the same header and the text of a configuration, or none. What was fo
   the next ones come. So "N steps or T seconds, whichever comes first" does not exist.
 - Bounded by time, the window ends on time whatever the model does, and all ranks start together. This is what is used:
   `windows` turns a number of steps into a duration from the steps it has seen.
-- A process waits 50 ms for an answer. A later one, from a busy machine, lies there until the process asks again and takes
-  it for the answer to that; and so on from then on, each a second late. So who has not read its last answer is not given
-  another, which takes up the slack.
+- A process waits 50 ms for an answer. A later one, from a busy machine, lies there until the process asks again, and is
+  taken for the answer to that; and so on from then on, each a second late. So who has not read its last answer is not
+  given another, which takes up the slack.
 - The file is written as NAME_PID.json.tmp and renamed when complete, about a second after the window's end.
 
 What could be wrong: the protocol is Kineto's own and has no version. What is not understood is counted, not answered.
