@@ -238,11 +238,15 @@ class Columns:
             "thread": self._thread_codes(events),
             "correlation": integers([a.correlation for a in args]),
             "external_id": _external_ids(args),
-            "launched": self._names.codes([a.kernel for a in args]),
-            "grid": self._json.codes([a.grid for a in args]),
-            "block": self._json.codes([a.block for a in args]),
+            "launched": self._codes_of([a.kernel for a in args], self._names),
+            "grid": self._codes_of([a.grid for a in args], self._json),
+            "block": self._codes_of([a.block for a in args], self._json),
         }
         self.tables["launches"].append(self._timed(events, chunk))
+
+    def _codes_of(self, raws: list[Raw], texts: _JsonTexts) -> npt.NDArray[np.int32]:
+        """The codes of what few traces record."""
+        return texts.codes(raws) if any(map(len, raws)) else np.full(len(raws), MISSING, np.int32)
 
     def _ops(self, events: list[Any], _: Sequence[str | None]) -> None:
         args = [event.args for event in events]
