@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,10 @@ NOTHING = dict.fromkeys(
 
 
 def facts(phase: str = "decode", captured: int | None = None, **known: float) -> Facts | str | None:
-    return facts_of({**NOTHING, "phase": phase, "evidence": "", **known}, captured)
+    step: dict[Hashable, object] = {"phase": phase, "evidence": ""}
+    for name, value in {**NOTHING, **known}.items():
+        step[name] = value
+    return facts_of(step, captured)
 
 
 def sizes(name: str, tp: int = 1, **more: Any) -> Sizes:
