@@ -21,9 +21,11 @@ from tests.simulate.programs import a_pass, generation, kernel, op, source
 from traceanalyzer import read_trace, read_traces
 from traceanalyzer.__main__ import main
 from traceanalyzer.errors import InputError, UnknownGPUError
+from traceanalyzer.simulate.checks import check
 from traceanalyzer.simulate.fields import Fields
+from traceanalyzer.simulate.header import head
 from traceanalyzer.simulate.program import Copy, Scalar, Tensor
-from traceanalyzer.simulate.scenario import Costs, Scenario
+from traceanalyzer.simulate.scenario import Costs, Plant, Scenario
 from traceanalyzer.simulate.variants import Variant
 from traceanalyzer.simulate.write import ORIGIN_NS, RANK_SKEW_NS, simulate
 from traceanalyzer.trace.tables import GPU_USER, KERNEL, MEMCPY, USER, Trace
@@ -192,6 +194,17 @@ def test_the_same_scenario_gives_the_same_bytes(tmp_path: Path, suffix: str) -> 
     assert written[0] == written[1]
     (other,) = simulate(replace(RUN, seed=1), tmp_path / f"run{suffix}", generation())
     assert other.trace.read_bytes() != written[0][0]  # the id of the trace follows from the scenario
+
+
+def test_options_that_came_later_change_no_earlier_identity() -> None:
+    def identity(scenario: Scenario) -> str:
+        gpu, _ = check(scenario)
+        found: str = json.loads(head(scenario, gpu, 0, Variant()) + "]}")["trace_id"]
+        return found
+
+    assert identity(RUN) == "D31719111E008F0E3AFBFDDAA4BA7EFA"  # as it was before there were any
+    later = [replace(RUN, prefix=1), replace(RUN, plants=(Plant("sync", 1),)), replace(RUN, speculate=1)]
+    assert len({identity(one) for one in (RUN, *later)}) == 4
 
 
 def test_more_requests_until_the_size_is_reached(tmp_path: Path) -> None:
