@@ -100,7 +100,10 @@ def _mixes(steps: Sequence, runs: list[_Run]) -> bool:
         last, total = int(count[-1]), int(count.sum()) + run.before
         if run.after > last and (run.before or len(count) > 1):
             return False
-        together = count[1:] if not run.before else count
+        first = run.start if run.before else run.start + 1
+        together = steps.sequences[first : run.stop]
+        if (steps.whole[first : run.stop] & (together > 1)).any():
+            return False  # their kernel runs over whole prompts only
         grows = (together > 1).any() and (len(count) > 1 or last > run.before)
         if grows and total > last and (run.after != MISSING or _chunked(steps, run)):
             found = True
