@@ -15,8 +15,8 @@ from traceanalyzer.simulate.program import Pass
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.simulate.write import simulate
 
-TWO = Scenario(model="qwen2.5-0.5b", prompt=16, output=5, batch=2, ranks=2, mode="graph")
-FOUR = replace(TWO, model="llama-3.2-1b", ranks=4, output=3, batch=1)
+TWO = Scenario(model="llama-3.2-1b", prompt=16, output=5, batch=2, ranks=2, mode="graph")
+FOUR = replace(TWO, ranks=4, output=3, batch=1)
 HOST_LATE_NS = 300_000
 SLOWER = 1.2
 PERIOD = 1_000_000

@@ -72,13 +72,3 @@ def test_windows_of_ranks_are_compared_over_all_of_them(files: list[Path], tmp_p
     # The time between windows is neither idle nor busy.
     (group,) = found.groups
     assert max(step.duration_ns for step in group.steps) < windowed.GAP_NS / 100
-
-
-def test_a_rank_that_lacks_a_window_is_compared_over_the_others(files: list[Path], tmp_path: Path) -> None:
-    folder = recorded(files, tmp_path / "recording", ((2, 4), (2, 4)), ("a", "a"))
-    sorted(folder.glob("*rank1*"))[1].unlink()
-    analysis = analyze(read_traces([folder]))
-    found = ranks(analysis)
-    assert found.shares[1].member.by == "host"
-    assert [step.labels[0] for step in found.groups[0].steps] == [0, 1, 4]
-    assert "windows_without_ranks" in {note.code for note in analysis.quality}
