@@ -111,7 +111,7 @@ def test_what_two_grids_contradict_is_unknown():
 
 @pytest.mark.parametrize("lies", ["", INDUCTOR])
 def test_names_that_lie_change_nothing(lies):
-    """Inductor names what it fused; prompts over a paged cache run splitkv, decoding runs FlashInfer's prefill kernel."""
+    """Inductor names what it fused; paged prompts run splitkv, decoding runs FlashInfer's prefill kernel."""
     paged = SPLITKV.format(causal="true", split="false")
     batched = (
         "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)0, 16u>>"
