@@ -138,6 +138,8 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
     unfused = source == "shapes" and kv is None and _attends_to_all(timeline, steps)
     if unfused:
         kv = _kv_kept(timeline, context)
+    if source == "shapes" and _matched(timeline, steps):
+        source = "graph-match"
     ranged = weights is not None and least != most
     periods = steps["period_ns"].dropna().to_numpy(np.float64)
     spans = steps["duration_ns"].to_numpy(np.float64)
@@ -165,6 +167,12 @@ def decode_floor(timeline: Timeline) -> DecodeFloor | None:
             *(("kv_read_is_kept",) if unfused and kv is not None else ()),
         ),
     )
+
+
+def _matched(timeline: Timeline, steps: pd.DataFrame) -> bool:
+    """Whether any weights of these steps were told by a capture, or by another step."""
+    of = timeline.table.loc[timeline.table["source"] == "graph-match", "step"]
+    return bool(of.isin(steps.index).any())
 
 
 def _math(timeline: Timeline, flops: float) -> float | None:

@@ -158,7 +158,7 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     bandwidth_share, bytes_known_share = roofline.bandwidth_share(main.timeline)
     decode = forecast.step_model(main.timeline, main.ledger, "decode")
     decode_floor = floor.decode_floor(main.timeline)
-    read = decode_floor.weight_bytes if decode_floor and decode_floor.source == "shapes" else None
+    read = decode_floor.weight_bytes if decode_floor and decode_floor.source in ("shapes", "graph-match") else None
     weights = held.weights(main.timeline, read)
     used = memory.use(main.timeline, weights, decode)
     sensitive = forecast.sensitivity(decode, has_launches(main)) if decode else None
