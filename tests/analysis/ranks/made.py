@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def front_end(document: dict[str, Any]) -> None:
     document["traceEvents"] = [event for event in document["traceEvents"] if event.get("cat") in kept]
 
 
-def rank(number: int, rows: list[Mapping[str, object]], steps: list[Mapping[str, object]]) -> Timeline:
+def rank(number: int, rows: Sequence[Mapping[str, object]], steps: Sequence[Mapping[str, object]]) -> Timeline:
     line = lines.line(sorted(rows, key=lambda row: int(str(row["start"]))), steps, info=lines.device(rank=number))
     return replace(line, trace=replace(line.trace, metadata=replace(line.trace.metadata, host_hash="one", rank=number)))
 

@@ -92,7 +92,7 @@ def test_a_slow_card_is_a_straggler_that_computes_longer(slow: Run) -> None:
     assert (straggler.share.line.device.rank, straggler.cause) == (2, "compute")
     own, *others = sorted((share.range_compute_ns for share in found.shares), reverse=True)
     assert found.imbalance_compute == pytest.approx(own / ((own + sum(others)) / 4))
-    assert found.imbalance_compute > 1.05
+    assert (found.imbalance_compute or 0.0) > 1.05
     delays = [share.delay_ns or 0.0 for share in found.shares]
     assert delays[2] > 0.9 * sum(delays)
     # What its decode kernels took longer than anybody's is what the others were kept back by.
