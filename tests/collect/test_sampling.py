@@ -92,9 +92,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def _until(holds: Callable[[], bool], said: list[str]) -> None:
     end = time.monotonic() + running.TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < end, said
-        time.sleep(0.1)
+    try:
+        while not holds():
+            assert time.monotonic() < end, said
+            time.sleep(0.1)
+    except OSError as error:  # it has ended: why is in what it said
+        time.sleep(1.0)
+        raise AssertionError(said) from error
 
 
 def test_the_service_ends_by_the_signal_it_was_sent(served: Served) -> None:
