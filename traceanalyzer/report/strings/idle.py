@@ -75,6 +75,8 @@ IDLE: Mapping[str, str] = {
     "critical.saved": "{minus}{time}",
     # launches
     "launches.title": "How work was launched",
+    "launches.title_cpu": "What a step runs and reads",
+    "launches.of": "{title}: {phase}",
     "launches.kernels": "Kernels per step",
     "launches.calls": "Launch calls per step",
     "launches.graph_calls": "Graph launches per step",

@@ -44,7 +44,7 @@ class CauseRow:
 class LaunchView:
     """How one phase was launched."""
 
-    label: str
+    title: str
     facts: tuple[Fact, ...]
 
 
@@ -198,7 +198,9 @@ def _launch(stats: Launches) -> LaunchView:
     ]
     if launched:
         facts.append(("known", fmt.percent(stats.known_share)))
-    return LaunchView(strings.phase_label(stats.phase), (*_facts(facts), *_reads(stats)))
+    title = text("launches.title" if launched else "launches.title_cpu")
+    heading = text("launches.of", title=title, phase=strings.phase_label(stats.phase))
+    return LaunchView(heading, (*_facts(facts), *_reads(stats)))
 
 
 def _facts(pairs: Sequence[tuple[str, str]]) -> tuple[Fact, ...]:
