@@ -26,6 +26,8 @@ from traceanalyzer.trace.tables import Note
 
 CLEAR_SHARE = 0.02
 """A straggler costs this share of the matched steps' time."""
+CLEAR_STEPS = 0.25
+"""It is the slowest in this share of the steps; less may be chance."""
 CLEAR_PART = 0.6
 """And so much of all delays in its group are its own."""
 _CAUSE = 0.5
@@ -101,8 +103,9 @@ class Straggler:
 
     @property
     def is_clear(self) -> bool:
-        """Whether it costs enough, is the slowest in most of the steps, and few others are."""
-        return self.delay_share >= CLEAR_SHARE and self.part >= CLEAR_PART and self.steps > self.of_steps / 2
+        """Whether it costs enough, often enough, and hardly any other does."""
+        often = self.steps >= CLEAR_STEPS * self.of_steps
+        return self.delay_share >= CLEAR_SHARE and self.part >= CLEAR_PART and often
 
 
 @dataclass(frozen=True)
@@ -277,7 +280,7 @@ def slowest(shares: Sequence[RankShare], group: GroupSteps, phase: str | None = 
 
 
 def _straggler(shares: Sequence[RankShare], found: Sequence[GroupSteps]) -> Straggler | None:
-    """The device that costs its group most, if it does so clearly and in most of the steps."""
+    """The device that costs its group most, if it does so clearly."""
     candidates = [
         one
         for place, group in enumerate(found)

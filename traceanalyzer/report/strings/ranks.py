@@ -16,6 +16,7 @@ RANKS: Mapping[str, str] = {
     "ranks.cause.idle": "It stands still longer than they do: its host is late.",
     "ranks.even": "No rank clearly keeps the others waiting: {steps} steps were matched.",
     "ranks.no_steps": "No step could be matched across the ranks, so who waits for whom is not known.",
+    "ranks.balanced": "All ranks compute and are busy about equally long, waiting left out.",
     "ranks.imbalance": "The most loaded rank computes {compute} longer than the mean and is busy {busy} longer, "
     "waiting left out.",
     "ranks.clock.host": "All ranks ran on one host and have its clock.",

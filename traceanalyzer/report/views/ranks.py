@@ -15,6 +15,7 @@ from traceanalyzer.report.views.bars import Segment
 MOST_BARS = 16
 MOST_STEPS = 20
 _LABEL_FROM = 0.11
+_UNEVEN = 0.01
 _SHOWN = 0.002  # of a bar: less is no visible width
 
 
@@ -104,9 +105,11 @@ def _lead(found: Ranks) -> str:
 
 def _notes(found: Ranks) -> Iterable[str]:
     """What holds for all ranks: how even they are, and whose clock counts."""
-    if found.imbalance.compute is not None and found.imbalance.busy is not None:
-        compute, busy = (fmt.percent(value - 1.0) for value in (found.imbalance.compute, found.imbalance.busy))
-        yield text("ranks.imbalance", compute=compute, busy=busy)
+    compute, busy = found.imbalance.compute, found.imbalance.busy
+    if compute is not None and busy is not None:
+        uneven = max(compute, busy) - 1.0 >= _UNEVEN
+        said = {"compute": fmt.percent(compute - 1.0), "busy": fmt.percent(busy - 1.0)}
+        yield text("ranks.imbalance", **said) if uneven else text("ranks.balanced")
     yield text(f"ranks.clock.{found.aligned.by or 'none'}")
     if found.aligned.spread_us is not None:
         yield text("ranks.spread", spread=fmt.duration(found.aligned.spread_us))
