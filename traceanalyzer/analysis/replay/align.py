@@ -1,7 +1,8 @@
 """Lines up a replayed sequence of kernels with one whose work is known: which kernel of one is which of the other.
 
-A kernel is compared by its name and, where both sequences recorded grids, by its grid; the grid of an attention kernel
-may follow the context and is left out. The alignment is a longest common subsequence (E. W. Myers, "An O(ND) Difference
+A kernel is compared by its name and, where both sequences recorded grids, by its grid. Of attention only that it is
+attention is compared, and the kernels that add up its parts are left out where there are others: which kernel runs may
+follow the context. The alignment is a longest common subsequence (E. W. Myers, "An O(ND) Difference
 Algorithm and Its Variations", Algorithmica 1, 1986): time grows with length times differences, and few differences are
 allowed, so it is linear in the length for every pair that is not refused.
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES, classify
+from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES, classify
 from traceanalyzer.analysis.replay.reference import Ints, Reference
 from traceanalyzer.analysis.work.opwork import OpWork
 from traceanalyzer.trace.tables import MISSING
@@ -61,28 +62,58 @@ def align(names: Sequence[str], grids: Ints, reference: Reference) -> Alignment 
     """
     if not names or not reference.names:
         return Refused("there is nothing to compare")
+    own, theirs = _compared(names, reference.names)
     asked, known = _tokens(names, grids, reference)
+    asked, known = [asked[i] for i in own], [known[i] for i in theirs]
     common = sum((Counter(asked) & Counter(known)).values())
     if common < COVERED * len(asked):
-        by_name = sum((Counter(names) & Counter(reference.names)).values())
-        if by_name >= COVERED * len(asked):
+        by_name = sum((Counter(map(_named, names)) & Counter(map(_named, reference.names))).values())
+        if by_name >= COVERED * len(names):
             return Refused("the same kernels ran on grids of another size")
-        return Refused(f"{len(asked) - by_name} of {len(asked)} kernels have other names")
+        return Refused(f"{len(names) - by_name} of {len(names)} kernels have other names")
     position = _common(asked, known, _most(len(asked), len(known)))
     if position is None or (position >= 0).mean() < COVERED:
         return Refused("the same kernels ran in another order")
-    if _left_over(reference, position):
-        return Refused("it runs more layers than were replayed")
     covered = float((position >= 0).mean())
-    position[_doubtful(asked, known, position, reference.works)] = MISSING
-    return Alignment(position, covered)
+    if _left_over(reference, theirs[position[position >= 0]]):
+        return Refused("it runs more layers than were replayed")
+    position[_doubtful(asked, known, position, [reference.works[i] for i in theirs])] = MISSING
+    whole = np.full(len(names), MISSING, np.int64)
+    whole[own] = np.append(theirs, MISSING)[position]
+    return Alignment(whole, covered)
 
 
-def _left_over(reference: Reference, position: Ints) -> bool:
+def _compared(names: Sequence[str], others: Sequence[str]) -> tuple[Ints, Ints]:
+    """The places of both sequences that are compared: all, or all but the kernels that add up split attention.
+
+    How attention is split follows the context and the choice of the library, and shows in these alone.
+    """
+    helping = [[_adds_up(name) for name in each] for each in (names, others)]
+    first, second = (
+        Counter(name for name, helps in zip(each, those, strict=True) if helps)
+        for each, those in zip((names, others), helping, strict=True)
+    )
+    kept = [np.arange(len(each)) for each in helping]
+    if first != second:
+        kept = [np.flatnonzero(~np.array(each, np.bool_)) for each in helping]
+    return kept[0].astype(np.int64), kept[1].astype(np.int64)
+
+
+def _adds_up(name: str) -> bool:
+    kind = classify(name)
+    return kind.category == "attention" and kind.role in HELPER_ROLES
+
+
+def _named(name: str) -> str:
+    """What a kernel is compared by: attention by being it, for libraries choose among kernels by the context."""
+    return "attention" if classify(name).category == "attention" and not _adds_up(name) else name
+
+
+def _left_over(reference: Reference, partners: Ints) -> bool:
     """Whether more products of the reference have no partner than may stand around its layers (the output layer)."""
     product = np.array([classify(name).category in MATRIX_CATEGORIES for name in reference.names], np.bool_)
     partner = np.zeros(len(product), np.bool_)
-    partner[position[position >= 0]] = True
+    partner[partners] = True
     return int((product & ~partner).sum()) > max(_AROUND, (1 - COVERED) * int(product.sum()))
 
 
@@ -98,7 +129,7 @@ def _tokens(names: Sequence[str], grids: Ints, reference: Reference) -> tuple[li
 
     def numbered(texts: Sequence[str], sizes: Ints) -> list[int]:
         keys = (
-            (text, *size) if both and classify(text).category != "attention" else text
+            (text, *size) if both and classify(text).category != "attention" else _named(text)
             for text, size in zip(texts, map(tuple, sizes.tolist()), strict=True)
         )
         return [place.setdefault(key, len(place)) for key in keys]

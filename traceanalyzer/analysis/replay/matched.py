@@ -14,6 +14,7 @@ import pandas as pd
 
 from traceanalyzer.analysis import work as works
 from traceanalyzer.analysis.activity import Activity
+from traceanalyzer.analysis.attribution import launches_of, replayed
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.replay.align import Alignment, Refused, align
 from traceanalyzer.analysis.replay.fill import Answer, unworked, with_work
@@ -86,30 +87,46 @@ def fill_matched(
     unnamed = [one for one in beside if not one.named]
     if not known and not unnamed:
         return work, ()
-    by_step = steps.set_index("step")
-    size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
-    found: dict[int, _Matched] = {}
     finder = _Finder(known, unnamed, hidden)
-    for alike in sequences(trace, activity.table, work, activity_step, wanted):
-        replayed = np.flatnonzero(activity.table["op"].to_numpy()[alike.rows[0]] < 0)
-        rows = alike.rows[:, replayed]
-        kernel = trace.kernels.iloc[activity.table["kernel"].to_numpy(np.int64)[rows[0]]]
-        names = [trace.text(code) for code in kernel["name"].tolist()]
-        grids = kernel[list(GRID_AXES)].to_numpy(np.int64)
-        tokens = size.reindex(alike.steps).to_numpy(np.float64)
-        for count in np.unique(tokens).tolist():  # NaN comes once
-            same = np.isnan(tokens) if np.isnan(count) else tokens == count
-            place, aligned = finder.best(names, grids, count)
-            if aligned is not None:
-                matched = found.setdefault(place, _Matched())
-                matched.steps.append(alike.steps[same])
-                matched.rows.append(rows[same])
-                matched.position.append(aligned.position)
+    found = _match(trace, activity, work, steps, activity_step, wanted, finder)
     answer, unknown = Answer(), unworked(work)
     for place, matched in found.items():
         _take(known[place], matched, unknown, answer)
         _take_attention(known[place], matched, unknown, steps, windows, answer)
     return with_work(work, answer, SOURCE), _notes(found, known, finder.refused, beside)
+
+
+def _match(
+    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray,
+    wanted: Ints, finder: _Finder,
+) -> dict[int, _Matched]:  # fmt: skip
+    """The wanted steps by the reference they line up with (its place among those of the finder)."""
+    by_step = steps.set_index("step")
+    size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
+    kernel = activity.table["kernel"].to_numpy(np.int64)
+    op = activity.table["op"].to_numpy()
+    in_graph = replayed(trace, launches_of(trace))
+    found: dict[int, _Matched] = {}
+    for alike in sequences(trace, activity.table, work, activity_step, wanted):
+        rows = alike.rows[:, op[alike.rows[0]] < 0]
+        ran = trace.kernels.iloc[kernel[rows[0]]]
+        names = [trace.text(code) for code in ran["name"].tolist()]
+        grids = ran[list(GRID_AXES)].to_numpy(np.int64)
+        tokens = size.reindex(alike.steps).to_numpy(np.float64)
+        padded = (by_step["padded_tokens"].reindex(alike.steps) > 0).to_numpy()
+        for count in np.unique(tokens).tolist():  # NaN comes once
+            same = np.isnan(tokens) if np.isnan(count) else tokens == count
+            place, aligned = finder.best(names, grids, count)
+            for pads in (False, True):
+                these = same & (padded == pads)
+                if aligned is not None and these.any():
+                    matched = found.setdefault(place, _Matched())
+                    matched.steps.append(alike.steps[these])
+                    matched.rows.append(rows[these])
+                    # what is launched beside the graph runs over the tokens alone, without padding
+                    inside = in_graph[kernel[rows[0]]] | (not pads)
+                    matched.position.append(np.where(inside, aligned.position, MISSING))
+    return found
 
 
 def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -> Ints:
