@@ -28,8 +28,8 @@ INDUCTOR = "triton_poi_fused_flash_attention_decode_moe_topk_prefill_3"
 class Gridded(Recording):
     """A recording whose kernels have a whole grid."""
 
-    def gridded(self, category: str, name: str, x: int, y: int = 1) -> None:
-        self.kernel(category, name, grid_x=x)
+    def gridded(self, category: str, name: str, x: int, y: int = 1, **place: int) -> None:
+        self.kernel(category, name, grid_x=x, **place)
         self.kernels[-1] |= {"grid_y": y, "grid_z": 8}
 
 

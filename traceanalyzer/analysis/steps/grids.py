@@ -44,6 +44,7 @@ _PADDED = 2
 """The rule above whose kernels run over the padded batch."""
 _FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<.*?_traits<\s*\d+\s*,\s*(\d+)\s*,.*?>\s*,\s*([\w,\s]*?)>", re.ASCII)
 _CAUSAL = re.compile(r"pytorch_flash::flash_fwd_kernel<.*>\s*,\s*(?:true|false)\s*,\s*true\s*,", re.ASCII)
+_UNMASKED = re.compile(r"flash_fwd_kernel<.*>\s*,\s*(?:true|false)\s*,\s*false\s*,\s*false\s*,", re.ASCII)
 _FA2_SPLIT = 6
 """Place of Split among the flags after the traits of flash_fwd_splitkv_kernel."""
 _PAGED = re.compile(r"vllm::paged_attention_v[12]_kernel")
@@ -62,7 +63,8 @@ class Grids:
     """By group, MISSING where the grids do not tell.
 
     tokens and sequences without padding, padding (tokens that are only that), logits; the longest query of any sequence
-    is more than `above` and at most `below`; `whole`: all its flash attention reads whole prompts.
+    is more than `above` and at most `below`; `whole`: all its flash attention reads whole prompts; `unmasked`:
+    all of it lets many queries see every key, as no language model that generates does.
     """
 
     tokens: Ints
@@ -72,6 +74,7 @@ class Grids:
     above: Ints
     below: Ints
     whole: Bools
+    unmasked: Bools
 
 
 def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
@@ -114,7 +117,8 @@ def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
         logits=logits,
         above=above,
         below=below,
-        whole=_whole(frame, texts, groups),
+        whole=_every_flash(frame, texts, _CAUSAL, groups),
+        unmasked=_every_flash(frame, texts, _UNMASKED, groups) & (above > 0),
     )
 
 
@@ -184,9 +188,9 @@ def _flash(frame: pd.DataFrame, texts: dict[int, str], groups: int) -> tuple[Int
     return above, below, sequences
 
 
-def _whole(frame: pd.DataFrame, texts: dict[int, str], groups: int) -> Bools:
-    """Groups whose flash attention is all over whole prompts."""
-    flash = {code: bool(_CAUSAL.search(text)) for code, text in texts.items() if _FA2.search(text)}
+def _every_flash(frame: pd.DataFrame, texts: dict[int, str], rule: re.Pattern[str], groups: int) -> Bools:
+    """Groups whose flash attention all follows a rule."""
+    flash = {code: bool(rule.search(text)) for code, text in texts.items() if _FA2.search(text)}
     calls = frame[frame["name"].isin(list(flash))]
     every = calls["name"].map(flash).astype(bool).groupby(calls["group"].to_numpy()).all()
     out = np.zeros(groups, np.bool_)

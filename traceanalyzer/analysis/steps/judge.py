@@ -14,7 +14,7 @@ import numpy as np
 from traceanalyzer.analysis.steps.follow import Followed, Sequence, follow
 from traceanalyzer.analysis.steps.hints import contrasts, step_hints
 from traceanalyzer.analysis.steps.labels import is_ours
-from traceanalyzer.analysis.steps.measured import Measured, encoders, first_known, whole_graphs, words
+from traceanalyzer.analysis.steps.measured import Measured, encoders, first_known, whole_graphs, without_tokens, words
 from traceanalyzer.analysis.steps.model import NOT_EXECUTED, Bools, Ints
 from traceanalyzer.analysis.steps.phase import StepView, Verdict, decide
 from traceanalyzer.trace.collector import is_collected
@@ -32,6 +32,7 @@ def verdicts(known: Measured) -> list[Verdict]:
     hints = step_hints(known.trace, known.rows, plan.rows, plan.groups)
     contrast = contrasts(known.rows, plan.rows, facts["layers"])
     named, whole, encoder = words(known), whole_graphs(known), encoders(known)
+    others = without_tokens(known)
     collected = is_collected(known.trace.metadata.collector)
     out: list[Verdict] = []
     for i in range(plan.groups):
@@ -44,7 +45,7 @@ def verdicts(known: Measured) -> list[Verdict]:
             hint=hints[i][0], hint_strength=hints[i][1],
             contrast=float(contrast[i]), whole_graph=bool(whole[i]),
             repeated=int(order.repeated[i]), growing=bool(order.growing[i]), fragment=_fragment(known, i),
-            encoder=bool(encoder[i]), collected=collected and is_ours(plan.labels[i]),
+            encoder=bool(encoder[i]), no_tokens=bool(others[i]), collected=collected and is_ours(plan.labels[i]),
         )  # fmt: skip
         verdict = decide(view)
         if order.padded[i]:

@@ -1,7 +1,8 @@
 """Marks in the kernel sequence that stand once in a forward pass, where nobody recorded the ops or their labels.
 
     lm_head     the widest GEMM, where shapes are known; a pass ends after it and its sampling
-    lookup      kernels that gather rows by index, before the first layer; a pass starts there
+    lookup      kernels that gather rows by index, before the first layer; a pass starts there, and one over images or
+                sound with its convolution
     sampling    kernels that choose the next token; a pass ends after them
 
 The last two are known by kernel names alone, so each is believed only where most passes that it gives run several
@@ -59,7 +60,7 @@ def _with_layers(found: Ints, attention: Ints) -> Ints:
 def _lookups(rows: pd.DataFrame) -> Ints:
     """Times of the first lookup after each stretch of layer work."""
     done = np.cumsum(rows["category"].isin(LAYER).to_numpy())
-    position = np.flatnonzero((rows["category"] == "embedding").to_numpy())
+    position = np.flatnonzero(rows["category"].isin(("embedding", "conv")).to_numpy())
     first: Bools = np.diff(done[position], prepend=-1) != 0
     times: Ints = rows["time_ns"].to_numpy(np.int64)[position[first]]
     return times

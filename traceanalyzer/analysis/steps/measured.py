@@ -185,8 +185,27 @@ def encoders(known: Measured) -> Bools:
     continued = np.append(k[1:] == k[:-1] + q[1:], False)
     out = np.zeros(known.plan.groups, np.bool_)
     out[sequence] = ~logits & later & (q == k) & (q > 1) & ~continued
+    out |= _apart_from_cache(known)
     out &= known.plan.opened | (facts["convs"] > 0)
     return out
+
+
+def _apart_from_cache(known: Measured) -> Bools:
+    """Passes over many queries without a causal mask that write no cache, in a run whose other passes do."""
+    facts = known.facts
+    writes = facts["kv_writes"] > 0
+    followed = np.zeros(known.plan.groups, np.bool_)
+    followed[known.sequence] = np.append(np.cumsum(writes[known.sequence][::-1])[::-1][1:] > 0, False)
+    apart: Bools = known.grids.unmasked & ~writes & (facts["attention"] > 0) & followed
+    return apart
+
+
+def without_tokens(known: Measured) -> Bools:
+    """Passes over many queries without a causal mask that look no token up: an image is made, or looked at."""
+    embeds = (known.rows["category"] == "embedding").to_numpy() & (known.plan.rows >= 0)
+    looked_up = np.bincount(known.plan.rows[embeds], minlength=known.plan.groups)
+    found: Bools = known.grids.unmasked & (looked_up == 0) & (known.plan.input == MISSING)
+    return found
 
 
 def are_complete(known: Measured) -> Bools:

@@ -62,7 +62,8 @@ class StepView:
     hint, hint_strength: what the kernels' families say (prefill, decode, mixed or ""; strong, medium or vector).
     contrast: launch blocks as a multiple of the usual pass, NaN where nothing can be compared.
     repeated: in how many neighbouring steps the same small q occurs. fragment: too little of a forward pass to judge.
-    collected: the label is the collector's own, which saw the call itself.
+    no_tokens: a pass of something else than a language model. collected: the label is the collector's own, which saw
+    the call itself.
     """
 
     label: Label | None
@@ -87,6 +88,7 @@ class StepView:
     growing: bool
     fragment: str
     encoder: bool
+    no_tokens: bool
     collected: bool
 
 
@@ -120,6 +122,8 @@ def decide(view: StepView) -> Verdict:
         return Verdict("mixed", 0.8, ("prefill and decode attention kernels", *tally.evidence))
     if view.encoder:
         return Verdict("encoder", 0.8, ("no lm_head, unlike the passes after it", *tally.evidence))
+    if view.no_tokens:
+        return Verdict("other", 0.5, ("no tokens looked up, no causal mask", *tally.evidence))
     phase = "prefill" if tally.total > 0 else "decode"
     confidence = _sigmoid(min(abs(tally.total), _CAP))
     if view.fragment:
