@@ -178,6 +178,17 @@ def test_the_grid_of_attention_may_follow_the_context() -> None:
     assert found.covered == 1.0
 
 
+def test_attention_may_be_split_on_one_side_only() -> None:
+    split = (("norm", 1), ("flash_fwd_splitkv_kernel", 2), ("flash_fwd_splitkv_combine_kernel", 3), ("gemm", 4))
+    whole = (("norm", 1), ("flash_fwd_kernel", 2), ("gemm", 4))
+    replayed, known = sequence(split), sequence(whole)
+    found = align(names(replayed), grids(len(replayed)), reference(known))
+    assert isinstance(found, Alignment)
+    assert found.covered == 1.0
+    for (name, number), at in zip(replayed, found.position.tolist(), strict=True):
+        assert at == MISSING if "combine" in name else known[at][1] == number
+
+
 def test_nothing_to_compare_is_refused() -> None:
     assert isinstance(align([], grids(0), reference(sequence(FUSED))), Refused)
 

@@ -289,6 +289,27 @@ def test_eager_steps_of_the_trace_itself_tell_what_siblings_do_not(
     assert attends["kv_bytes"].notna().all()
 
 
+def test_a_padded_replay_has_the_work_of_the_captured_size(tmp_path: Path) -> None:
+    """Six sequences in a graph for eight; the output layer stands beside the graph and takes six."""
+    six, eight = replace(RUN, batch=6, mode="graph", capture_sizes=(4, 8, 16)), replace(RUN, batch=8)
+    bare = simulate(six, tmp_path / "graph.json", passes, variant=Variant(shapes=False, ops=False))[0]
+    truth = json.loads(Path(bare.truth).read_text())
+    eager = read_trace(simulate(eight, tmp_path / "eager.json", passes)[0].trace)
+    graph = read_trace(bare.trace)
+    block = {key: value for key, value in (graph.metadata.collector or {}).items() if key != "model"}
+    graph = replace(graph, metadata=replace(graph.metadata, collector=block))
+    table = kernels(analyze([graph], AnalysisOptions(captures=(eager,))))
+    decode = table[(table["phase"] == "decode") & (table["source"] == "graph-match")]
+    assert set(decode.loc[decode["m"] > 0, "m"]) == {8}
+    total = {what: decode.groupby("kernel_name")[what].sum() for what in ("flops", "bytes")}
+    norms = [row for row in truth["kernels"] if row["phase"] == "decode" and "rms_norm" in row["name"]]
+    assert norms
+    for row in norms:
+        for what in ("flops", "bytes"):
+            if row["name"] in total[what].index:
+                assert float(total[what][row["name"]]) == pytest.approx(row[what], rel=0.05)
+
+
 def test_a_step_of_another_size_is_not_taken(simulated: tuple[Trace, dict[str, Any], Trace], tmp_path: Path) -> None:
     graph, _, _ = simulated
     other = read_trace(simulate(replace(RUN, batch=16), tmp_path / "eager.json", passes)[0].trace)
