@@ -63,7 +63,7 @@ def control(offset, value):
     layout.write_word(process.control, offset, value)
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=120):
     """Wait for something."""
     end = time.monotonic() + seconds
     while not condition():

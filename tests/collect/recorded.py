@@ -1,4 +1,7 @@
-"""Runs a script of the recorder's tests in a process of its own and reads back what it left."""
+"""Runs a script of the recorder's tests in a process of its own and reads back what it left.
+
+Most of these processes are forks of one that has imported torch. One test of each kind runs in a fresh interpreter.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
+from tests.collect.hosted import Hosted
 from tests.collect.runtime import Runtime
 
 STEP = re.compile(r"ta\.step\[decode n=(\d+)\]")
@@ -71,31 +76,40 @@ class Recorded:
         return [(left.meta["window"], left.meta["closed_by"], left.labels) for left in self.windows()]
 
 
-def start(runtime: Runtime, script: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a script; it finds the names of `driven`. Freed memory is overwritten, so that using it shows."""
+def start(runtime: Runtime, script: str, fresh: bool = False, **environment: str) -> Hosted | Popen[str]:
+    """Start a script; it finds the names of `driven`. Freed memory is overwritten, so that using it shows.
+
+    fresh: in a new interpreter, else in a fork in which torch is imported already.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
     kept.update(DRIVEN=str(runtime.folder), PYTHONPATH=str(Path(__file__).parent), MALLOC_PERTURB_="165")
     kept.update(KINETO_LOG_LEVEL="6", OMP_NUM_THREADS="1")
     file = runtime.folder / "script.py"
     file.write_text("from driven import *\n" + script)
-    return subprocess.Popen(
+    if not fresh:
+        return Hosted(file, {**kept, **environment})
+    return Popen(
         [sys.executable, str(file)], env={**kept, **environment}, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, cwd=runtime.folder,
     )  # fmt: skip
 
 
-def finish(runtime: Runtime, process: subprocess.Popen[str], timeout: float = 60) -> Recorded:
+def finish(runtime: Runtime, process: Hosted | Popen[str], timeout: float = 240) -> Recorded:
     """Wait for a script that was started."""
-    with process:
-        try:
-            out, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
+    if isinstance(process, Hosted):
+        out, errors = process.finish(timeout)
+    else:
+        with process:
+            try:
+                out, errors = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    assert process.returncode is not None
     return Recorded(runtime, process.returncode, [json.loads(line) for line in out.splitlines()], errors)
 
 
-def record(folder: Path, script: str, timeout: float = 60, **config: Any) -> Recorded:
+def record(folder: Path, script: str, timeout: float = 240, fresh: bool = False, **config: Any) -> Recorded:
     """Run a script under a runtime of its own: mode full in windows of 4 steps unless told otherwise."""
     runtime = Runtime(folder, **{"mode": "full", "steps": 4, **config})
-    return finish(runtime, start(runtime, script), timeout)
+    return finish(runtime, start(runtime, script, fresh), timeout)

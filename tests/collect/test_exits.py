@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.collect.recorded import finish, record, start
 from tests.collect.runtime import Runtime
-from traceanalyzer.collect.inside import layout
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,14 @@ def test_sigterm_from_outside_between_two_steps(tmp_path: Path) -> None:
     runtime = Runtime(tmp_path / "r", mode="full")
     process = start(runtime, "tell(w=steps(3))\ntime.sleep(60)\n")
     until = time.monotonic() + 60
-    while not any(ring.stat().st_size for ring in (tmp_path / "r" / "rings").iterdir()) or _window(runtime) != 1:
+    told = runtime.folder / "script.out"
+    while not told.exists() or not told.read_text().endswith("\n"):  # it has taken its steps
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.01)
-    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     found = finish(runtime, process)
     assert found.code == -signal.SIGTERM
     assert found.outline() == [(1, "exit", [1, 2, 3])]
-
-
-def _window(runtime: Runtime) -> int:
-    (ring,) = (runtime.folder / "rings").iterdir()
-    with ring.open("rb") as stream:
-        return layout.read_word(stream.read(layout.PAGE), layout.RING_WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -127,35 +121,35 @@ def child(number):
     if number == 2: os._exit(5)
     if number == 3: raise ValueError
     if number == 4:
+        open(f"ready-{os.getpid()}", "w").close()
         while True: time.sleep(0.01)
 if __name__ == "__main__":
     context = multiprocessing.get_context(METHOD)
     before = steps(BEFORE)
-    children = [context.Process(target=child, args=(number,)) for number in range(5)]
+    children = [context.Process(target=child, args=(number,)) for number in ENDS]
     for one in children: one.start()
-    for one in children[:4]: one.join()
-    until(lambda: ready(children[4].pid), 30)
-    time.sleep(0.3)
-    children[4].terminate()
-    children[4].join()
+    for one in children[:-1]: one.join()
+    until(lambda: os.path.exists(f"ready-{children[-1].pid}"))
+    children[-1].terminate()
+    children[-1].join()
     tell(pids=[one.pid for one in children], codes=[one.exitcode for one in children], before=before, after=steps(1),
          failures=guard.failures)
 """
-READY = """
-def ready(pid):
-    path = HOME.parent.parent / "rings" / f"{pid}.ring"
-    if not path.exists(): return False
-    with path.open("rb") as stream:
-        return layout.read_word(stream.read(4096), layout.RING_WINDOW) == 1
-"""
+CODES = [0, 4, 5, 1, -signal.SIGTERM]
+"""By the child's number."""
 
 
-@pytest.mark.parametrize(("method", "before"), [("fork", 0), ("fork", 3), ("spawn", 1), ("forkserver", 1)])
-def test_multiprocessing_children(tmp_path: Path, method: str, before: int) -> None:
-    script = READY + CHILD.replace("METHOD", repr(method)).replace("BEFORE", str(before))
-    found = record(tmp_path / "r", script)
+@pytest.mark.parametrize(
+    ("method", "before", "ends"),
+    [("fork", 0, range(5)), ("fork", 3, range(5)), ("spawn", 1, (0, 2, 4)), ("forkserver", 1, (1, 3, 4))],
+    ids=["fork", "fork in a window", "spawn", "forkserver"],
+)
+def test_multiprocessing_children(tmp_path: Path, method: str, before: int, ends: Sequence[int]) -> None:
+    """All ends by fork; by the others, whose children import torch anew, half of them each."""
+    script = CHILD.replace("METHOD", repr(method)).replace("BEFORE", str(before)).replace("ENDS", repr(tuple(ends)))
+    found = record(tmp_path / "r", script, fresh=method != "fork")
     (told,) = found.told
-    assert told["codes"] == [0, 4, 5, 1, -signal.SIGTERM]
+    assert told["codes"] == [CODES[end] for end in ends]
     assert (told["before"], told["failures"]) == ([1] * before, {})
     left = {(one.meta["pid"], one.meta["window"]): one for one in found.windows()}
     first = before if method == "fork" else 0

@@ -1,7 +1,7 @@
 """`collect` around one script in every way that scripts start and end: exit codes kept, traces whole, phases right.
 
-Each case runs torch in processes of its own. From collector.pyz the cases run that differ in how the collector itself
-is started, and one of each kind of end.
+Each case runs torch in processes of its own. From collector.pyz a script, a child, and an open window at the end run:
+what is loaded from it, by whom, differs in nothing else. How a command's end becomes its own is in test_supervisor.py.
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
     target = tmp_path_factory.mktemp("pyz") / "collector.pyz"
     subprocess.run([PYTHON, ROOT / "scripts" / "collector.py", target], check=True, timeout=60, capture_output=True)
     return (PYTHON, str(target), "collect")
-
-
-@pytest.fixture(params=["installed", "pyz"])
-def collect(request: pytest.FixtureRequest) -> Sequence[str]:
-    found: Sequence[str] = INSTALLED if request.param == "installed" else request.getfixturevalue("pyz")
-    return found
 
 
 def _times(number: int) -> dict[str, int]:
@@ -82,7 +76,7 @@ WAYS = {
     "torchrun": ([PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", str(SCRIPT), "ranks"], 0, 2),
 }
 """Name -> the command, its exit code, and how many times it generates."""
-FROM_PYZ = ("script", "shell", "spawn", "exit at once", "torchrun")
+FROM_PYZ = ("script", "spawn")
 
 
 def _run_way(way: str, collect: Sequence[str], tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], Recorded]:
@@ -125,8 +119,11 @@ def test_a_console_script_is_recorded_and_reported(tmp_path: Path) -> None:
     assert all("collector" in step.evidence for step in report.steps)
 
 
-@pytest.mark.parametrize("way", ["idle", "busy"])
-def test_a_termination_lets_the_open_window_be_written_first(way: str, collect: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "source"), [("idle", "installed"), ("busy", "installed"), ("idle", "pyz")])
+def test_a_termination_lets_the_open_window_be_written_first(
+    way: str, source: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    collect: Sequence[str] = INSTALLED if source == "installed" else request.getfixturevalue("pyz")
     with running.started([PYTHON, str(SCRIPT), way], tmp_path / "out", collect=collect) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"generated {generation.NEW}\n"

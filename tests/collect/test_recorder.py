@@ -8,7 +8,7 @@ from tests.collect.recorded import record
 
 
 def test_full_loses_no_step_and_opens_with_the_first(tmp_path: Path) -> None:
-    found = record(tmp_path / "r", "tell(windows=steps(10), failures=guard.failures)")
+    found = record(tmp_path / "r", "tell(windows=steps(10), failures=guard.failures)", fresh=True)
     assert (found.code, found.errors) == (0, "")
     assert found.told == [{"windows": [1, 1, 1, 1, 2, 2, 2, 2, 3, 3], "failures": {}}]
     assert found.outline() == [(1, "steps", [1, 2, 3, 4]), (2, "steps", [5, 6, 7, 8]), (3, "exit", [9, 10])]
@@ -319,7 +319,7 @@ def test_a_long_operation_of_another_thread_holds_the_next_window_back(tmp_path:
         """
 arbiters.PATIENCE_S = 0.1
 recorder.LONGEST_OPERATION_S = 0
-large = torch.ones(2500, 2500)
+large = torch.ones(1600, 1600)
 working, sleeping = threading.Event(), threading.Event()
 ended = []
 def work():
