@@ -20,11 +20,9 @@ from traceanalyzer.simulate.write import simulate
 BARE = Variant(labels=False, shapes=False, ops=False)
 SMALL = Scenario(model="llama-3.2-1b", prompt=128, output=3)
 GRAPH = replace(SMALL, mode="graph", batch=5)
-H100 = "h100-sxm-80gb"
 
 CASES: dict[str, Scenario] = {
     "one": SMALL,
-    "batch": replace(SMALL, batch=8, kv="fp8", gpu=H100),
     "decode only": replace(SMALL, batch=8, skip_prefill=True),
     "graph": GRAPH,
     "padded graphs": replace(GRAPH, capture_sizes=(1, 2, 4, 8)),
