@@ -26,6 +26,8 @@ CASES: dict[str, Scenario] = {
     "decode only": replace(SMALL, batch=8, skip_prefill=True),
     "graph": GRAPH,
     "padded graphs": replace(GRAPH, capture_sizes=(1, 2, 4, 8)),
+    "piecewise graphs": replace(GRAPH, mode="piecewise", capture_sizes=(1, 2, 4, 8)),
+    "cached prefixes": replace(SMALL, batch=4, prompt=512, prefix=480),
     "short prompts": replace(SMALL, prompt=8, batch=4),
     "chunks": replace(SMALL, batch=3, prompt=256, chunk=128, arrivals_every=1, output=5),
     "chunks of one": replace(SMALL, prompt=512, chunk=128),
@@ -75,7 +77,7 @@ def test_contexts_are_followed_from_the_prompts(name, case):
     assert count_errors(analysis, truth)["context_sum"] == (1.0, 0.0)
 
 
-@pytest.mark.parametrize("name", ["decode only", "in turns"])
+@pytest.mark.parametrize("name", ["decode only", "in turns", "cached prefixes"])
 def test_contexts_that_no_prompt_explains_stay_unknown(name, case):
     analysis, _ = case(name)
     steps = analysis.main.timeline.steps
