@@ -59,6 +59,9 @@ def facts_of(step: Mapping[Hashable, object], captured: int | None) -> Facts | s
     sequences, keys, pairs = known["sequences"], known["context_sum"], known["query_context_sum"]
     if pairs is None and keys is not None:
         pairs = keys if tokens == sequences else tokens * keys if sequences == 1 else None
+    even = tokens**2 / sequences if pairs is None and sequences and keys == tokens else None
+    if even is not None:  # prompts without a past, taken to be equally long
+        pairs = even
     squares, exact = _squares(known, tokens, keys, pairs)
     verified = step["phase"] == "decode" and sequences is not None and tokens > sequences
     logits = tokens if verified else sequences
@@ -70,7 +73,7 @@ def facts_of(step: Mapping[Hashable, object], captured: int | None) -> Facts | s
         keys=keys,
         pairs=pairs if squares is not None else None,
         squares=squares or 0.0,
-        exact=exact,
+        exact=exact and even is None,
     )
 
 

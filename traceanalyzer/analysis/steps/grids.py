@@ -12,7 +12,8 @@
                 16 or less, a power of two, and the same in the whole trace. The rejection sampler: one block each.
     longest     flash-attention's blocks of 64 or 128 queries bound the longest query from both sides.
     whole       PyTorch's own flash attention with a causal mask and unsplit keys runs only over as many keys as queries
-                (aten/src/ATen/native/transformers/cuda/attention.cu aligns its mask to the first key).
+                (aten/src/ATen/native/transformers/cuda/attention.cu aligns its mask to the first key); the prompts of
+                a step are the same in all its layers.
     logits      rows gathered before the lm_head, and rows of the softmax and of FlashInfer's samplers after it.
 
 What could be wrong with it: persistent kernels (cuBLAS on Hopper, flash-attention 3, TensorRT-LLM) launch one block per
@@ -117,7 +118,8 @@ def read(trace: Trace, rows: pd.DataFrame, group: Ints, groups: int) -> Grids:
         logits=logits,
         above=above,
         below=below,
-        whole=_every_flash(frame, texts, _CAUSAL, groups),
+        whole=_every_flash(frame, texts, _CAUSAL, groups)
+        | _one_attention_per_layer(frame, texts, named(_TOKENS[0].search), groups),
         unmasked=_every_flash(frame, texts, _UNMASKED, groups) & (above > 0),
     )
 
@@ -196,6 +198,22 @@ def _every_flash(frame: pd.DataFrame, texts: dict[int, str], rule: re.Pattern[st
     out = np.zeros(groups, np.bool_)
     out[every.index.to_numpy(np.int64)] = every.to_numpy(np.bool_)
     return out
+
+
+def _one_attention_per_layer(frame: pd.DataFrame, texts: dict[int, str], writes: Bools, groups: int) -> Bools:
+    """Groups in which some layers' attention reads whole prompts and every layer has only one: then so do the others.
+
+    Layers with a sliding window run another kernel; a step with decodes beside its prompts runs two in a layer.
+    """
+
+    def count(rows: Bools) -> Ints:
+        return np.bincount(frame["group"].to_numpy(np.int64)[rows], minlength=groups)
+
+    flash = [code for code, text in texts.items() if _FA2.search(text)]
+    causal = [code for code in flash if _CAUSAL.search(texts[code])]
+    name = frame["name"]
+    alone: Bools = count(name.isin(flash).to_numpy()) == count(writes)
+    return alone & (count(name.isin(causal).to_numpy()) > 0)
 
 
 def _flash_kind(name: str) -> tuple[int, bool] | None:
