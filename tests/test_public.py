@@ -28,7 +28,7 @@ from traceanalyzer import (
 SAMPLE = Path(__file__).resolve().parent.parent / "samples" / "tiny-llama-cpu-batch4.json.gz"
 
 
-FUNCTIONS = {"analyze", "read_trace", "read_traces", "render"}
+FUNCTIONS = {"analyze", "captures_beside", "read_trace", "read_traces", "render"}
 TYPES = {"AnalysisOptions", "Price", "Report"}
 ERRORS = {
     "TraceAnalyzerError", "CorruptTraceError", "GateFailed", "InputError", "UnknownGPUError", "UnsupportedTraceError",

@@ -47,6 +47,7 @@ __all__ = [
     "UnsupportedTraceError",
     "__version__",
     "analyze",
+    "captures_beside",
     "read_trace",
     "read_traces",
     "render",
@@ -97,6 +98,18 @@ def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
     from traceanalyzer.trace import read_traces as read
 
     return read(paths)
+
+
+def captures_beside(paths: Sequence[str | Path], traces: Sequence[Trace]) -> tuple[Trace, ...]:
+    """Graph captures found in the folder of the one file given, for `AnalysisOptions.captures_beside`; often none.
+
+    Args:
+        paths: what `read_traces` was given.
+        traces: what it returned.
+    """
+    from traceanalyzer.trace.captures import captures_beside as found
+
+    return found(paths, traces)
 
 
 def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> Report:

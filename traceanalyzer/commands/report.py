@@ -271,8 +271,7 @@ def _load(paths: Sequence[str], settings: _Settings, progress: Progress) -> Repo
     if _is_page(paths):
         return _read_page(paths, settings)
     progress.show("loading")
-    from traceanalyzer import AnalysisOptions, Price, analyze, read_trace, read_traces
-    from traceanalyzer.trace.captures import captures_beside
+    from traceanalyzer import AnalysisOptions, Price, analyze, captures_beside, read_trace, read_traces
 
     progress.show(f"reading {paths[0]}" if len(paths) == 1 else f"reading {len(paths)} paths")
     traces = read_traces(paths)
