@@ -94,7 +94,7 @@
     const picture = part.querySelector("svg.closeup-svg");
     const marks = part.querySelector(".closeup-scroll .ticks");
     const told = part.querySelector(".closeup-said");
-    const rows = all("g", picture).map((group) => all("rect", group));
+    const rows = all("svg", picture).map((lane) => all("rect", lane));
     const labels = all(".closeup-labels li", part);
     const causes = JSON.parse(told.dataset.causes);
     const MOST = 64;

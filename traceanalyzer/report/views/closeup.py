@@ -20,19 +20,17 @@ from traceanalyzer.report.views.pieces import percent, ticks
 LANE_HEIGHT = 24
 _LONGEST = 8
 _THINNEST = 0.03  # percent of the width: what is drawn of a very short item
-_GROUPS = {
-    "gemm": "product", "gemv": "product", "conv": "product", "moe": "product", "attention": "attention",
-    "comm": "moving", "memcpy": "moving", "memset": "moving", "copy": "moving", "kv_cache": "moving",
+_PRODUCT, _ATTENTION, _OTHER, _MOVING, _HOST, _UNKNOWN = "p", "a", "o", "m", "h", "u"
+_OF_CATEGORY = {
+    "gemm": _PRODUCT, "gemv": _PRODUCT, "conv": _PRODUCT, "moe": _PRODUCT, "attention": _ATTENTION, "comm": _MOVING,
+    "memcpy": _MOVING, "memset": _MOVING, "copy": _MOVING, "kv_cache": _MOVING,
 }  # fmt: skip
-"""Kernel category -> the colour it is drawn in; others are `plain`."""
-_GAPS = {
-    "launch": "gap-launch", "graph_launch": "gap-launch", "sync": "gap-sync", "sync_restart": "gap-sync",
-    "alloc": "gap-host", "host": "gap-host", "host_in_step": "gap-host", "latency": "gap-latency",
-    "wait_rank": "gap-wait", "wait_input": "gap-wait",
+_OF_CAUSE = {
+    "launch": "l", "graph_launch": "l", "sync": "s", "sync_restart": "s", "alloc": "w", "host": "w",
+    "host_in_step": "w", "latency": "k", "wait_rank": "r", "wait_input": "r",
 }  # fmt: skip
-"""Cause of a gap -> the colour it is drawn in; others are `gap-unknown`."""
-GROUPS = ("product", "attention", "plain", "moving", "host", "gap-launch", "gap-sync", "gap-host", "gap-latency",
-          "gap-wait", "gap-unknown")  # fmt: skip
+GROUPS = (_PRODUCT, _ATTENTION, _OTHER, _MOVING, _HOST, "l", "s", "w", "k", "r", _UNKNOWN)
+"""The colours, as classes of one letter, for there are thousands of them; what each means: `closeup.group.*`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ def _cause(cause: str) -> str:
 
 
 def _colours(found: CloseUp) -> list[str]:
-    return [_GAPS.get(cause, "gap-unknown") for cause in found.gaps.cause]
+    return [_OF_CAUSE.get(cause, _UNKNOWN) for cause in found.gaps.cause]
 
 
 def _device_us(found: CloseUp) -> float:
@@ -140,7 +138,7 @@ def _device_us(found: CloseUp) -> float:
 
 
 def _lane(found: CloseUp, number: int, row: CloseUpRow, on_cpu: bool) -> Lane:
-    groups = ["host" if row.kind != "stream" else _GROUPS.get(name or "", "plain") for name in row.category]
+    groups = [_HOST if row.kind != "stream" else _OF_CATEGORY.get(name or "", _OTHER) for name in row.category]
     items = _items(found, row.start_us, row.duration_us, groups)
     return Lane(row_label(row, on_cpu), str(number), number * LANE_HEIGHT, items)
 
