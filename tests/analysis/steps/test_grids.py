@@ -6,7 +6,7 @@ import pytest
 
 from tests.analysis.steps.factory import Recording
 from tests.analysis.steps.test_unlabelled import FA2
-from traceanalyzer.analysis.steps import find
+from traceanalyzer.analysis.steps import find, grids
 from traceanalyzer.trace.tables import MISSING
 
 TRAITS = (
@@ -140,3 +140,12 @@ def test_a_splitkv_kernel_that_says_it_decodes_is_believed_and_one_that_does_not
     """The same family in both phases: the flags and grids decide, not the name."""
     decode = steps(*[(4, FA2.format(causal="false", split="false"), 1, 4)] * 3)
     assert counted(decode) == [["decode", 4, 4]] * 3
+
+
+def test_hostile_names_of_flash_attention_are_read_in_time_and_give_no_number() -> None:
+    many = "flash_fwd_kernel<" * 40 + "_traits<1,1," * 40 + (">," + " " * 20 + "(") * 35
+    long = WHOLE.format(causal="true").replace("128, 128, 128", f"128, {'9' * 30}, 128")
+    names = [f"{many[:1990]}{i}" for i in range(200)]
+    for name in (long, *names):
+        assert not grids._FA2.search(name)
+    assert counted(steps((64, long, 1, 1)))

@@ -131,6 +131,8 @@ def test_without_a_model_the_grid_tells_the_width() -> None:
         (None, {"chosen": None}),
         (None, {"world": 8}),
         (None, {"ran": [(TRITON, 8), (TRITON, 24)]}),
+        (None, {"ran": [(UP.replace("_t128x", "_t0x"), 8), (DOWN, 24)]}),
+        (None, {"ran": [(UP.replace("_t128x", f"_t{'9' * 5000}x"), 8), (DOWN, 24)]}),
     ],
 )
 def test_what_does_not_fit_stays_unknown(known: KnownModel | None, change: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ def _triple(text: str) -> tuple[int, int, int]:
     """Three sizes of JSON text, MISSING where it is something else."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if isinstance(found, list) and len(found) == 3 and all(type(n) is int and 0 < n < 1 << 31 for n in found):
         return found[0], found[1], found[2]

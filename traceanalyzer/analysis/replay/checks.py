@@ -27,7 +27,7 @@ SLACK = 1.2
 _NEAR = 0.1
 """How far a recorded weight may be from the model's: tables are padded."""
 _PADS = re.compile(r"constant_pad_nd")
-_TILED = re.compile(r"_matmul_ogs_\w*?_\d+x\d+x(\d+)x\d+(?:_|$)")
+_TILED = re.compile(r"_matmul_ogs_\w*?_\d+x\d+x([1-9]\d{0,5})x\d+(?:_|$)")
 """Names of triton_kernels' expert products: layouts, types, then the tile's rows x columns x depth x splits."""
 
 

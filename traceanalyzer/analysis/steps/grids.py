@@ -43,7 +43,7 @@ _TOKENS = (
 """Kernels of one block per token, the most exact first: a norm may run per head, an activation per expert."""
 _PADDED = 2
 """The rule above whose kernels run over the padded batch."""
-_FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<.*?_traits<\s*\d+\s*,\s*(\d+)\s*,.*?>\s*,\s*([\w,\s]*?)>", re.ASCII)
+_FA2 = re.compile(r"flash_fwd(_splitkv)?_kernel<[\w:]*_traits<\s*\d+\s*,\s*(\d{1,6})\s*,.*?>\s*,([\w,\s]*)>", re.ASCII)
 _CAUSAL = re.compile(r"pytorch_flash::flash_fwd_kernel<.*>\s*,\s*(?:true|false)\s*,\s*true\s*,", re.ASCII)
 _UNMASKED = re.compile(r"flash_fwd_kernel<.*>\s*,\s*(?:true|false)\s*,\s*false\s*,\s*false\s*,", re.ASCII)
 _FA2_SPLIT = 6

@@ -50,7 +50,7 @@ LAYERS: Mapping[str, tuple[int, int]] = {
 """Where input and router logits are among the arguments, from the definitions in vLLM's `moe_runner.py` and SGLang's
 `fused_moe_triton/layer.py`."""
 
-_GENERATED = re.compile(r"^bmm_([A-Za-z0-9]+)_([A-Za-z0-9]+)_Fp32_(?:\w*?_)?t(\d+)x\d+x\d+")
+_GENERATED = re.compile(r"^bmm_([A-Za-z0-9]+)_([A-Za-z0-9]+)_Fp32_(?:\w*?_)?t([1-9]\d{0,5})x\d+x\d+")
 _TYPE = re.compile(r"(?:Mx)?(?:E4m3|E2m1)|Bfloat16|Fp16")
 _BITS = {"Bfloat16": 16.0, "Fp16": 16.0, "E4m3": 8.0, "MxE4m3": 8.25, "E2m1": 4.5, "MxE2m1": 4.25}
 _ACTIVATED = re.compile(r"(?i)swiglu|geglu|situglu|relu2|_act_")
