@@ -116,3 +116,16 @@ def test_a_contradicted_field_gives_no_sizes() -> None:
     assert sizes_of(replace(known, contradicted=frozenset({"hidden"}))) is None
     assert sizes_of(replace(known, tp=None)) is None
     assert sizes_of(replace(known, weight_bits=None)) is None
+
+
+def test_no_query_is_longer_than_its_context() -> None:
+    """A label with 128 tokens of one sequence and one pair would give negative FLOPs."""
+    assert isinstance(facts("prefill", tokens=128, sequences=1, context_sum=200, query_context_sum=128**2), Facts)
+    told = facts("prefill", tokens=128, sequences=1, context_sum=200, query_context_sum=1)
+    assert told == "128 tokens attend to themselves more often than the 1 times the step says"
+
+
+def test_names_with_tiles_of_nothing_pad_nothing() -> None:
+    own = sizes("gpt-oss-120b")
+    for depth in ("0", "9" * 5000):
+        assert checks.padded(own, [f"_matmul_ogs_NNT_bf16xbf16_16x256x{depth}x1_swiglu"]) == own

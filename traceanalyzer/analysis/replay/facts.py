@@ -63,6 +63,8 @@ def facts_of(step: Mapping[Hashable, object], captured: int | None) -> Facts | s
     if even is not None:  # prompts without a past, taken to be equally long
         pairs = even
     squares, exact = _squares(known, tokens, keys, pairs)
+    if squares is not None and pairs is not None and pairs < squares:  # no query is longer than its context
+        return f"{tokens:g} tokens attend to themselves more often than the {pairs:g} times the step says"
     verified = step["phase"] == "decode" and sequences is not None and tokens > sequences
     logits = tokens if verified else sequences
     return Facts(

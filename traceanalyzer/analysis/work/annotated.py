@@ -301,6 +301,7 @@ def _pairs(step: pd.DataFrame, causal: Bools) -> tuple[Floats, Bools]:
     unsplit = np.isnan(fact["prefill_tokens"] + fact["decode_tokens"]) & (tokens != sequences)
     own = (keys == tokens) & (fact["prefill_sequences"] == sequences)  # then the squares are the products
     squares = np.where(own & ~np.isnan(product), product, squares)
+    product = np.where(product < squares, np.nan, product)  # no query is longer than its context
     kept = np.where(unsplit & causal, np.nan, product - np.where(causal, squares / 2, 0.0))
     return kept, exact | own | ~causal
 
