@@ -91,3 +91,15 @@ def test_devices_of_one_process_have_one_clock() -> None:
 def test_a_cpu_has_no_ranks_to_compare() -> None:
     line = lines.line([kernel(0, 10)], info=lines.device("cpu"))
     assert compare([line, line]) is None
+
+
+def test_a_collective_of_some_members_is_waited_in_though_none_is_of_all() -> None:
+    """Rank 1 shares the first half of rank 0's collectives, coming 50 us later each, and rank 2 the second half."""
+    starts = [place * PERIOD + place**2 * 1_000 for place in range(4 * COUNT)]
+    whole = [comm(at, 150_000) for at in starts]
+    half = [comm(at + 50_000, 100_000) for at in starts]
+    found = compared(rank(0, whole, []), rank(1, half[: 2 * COUNT], []), rank(2, half[2 * COUNT :], []))
+    assert [share.waiting_ns for share in found.shares] == [4 * COUNT * 50_000, 0, 0]
+    for share in found.shares:
+        assert share.comm_ns == share.hidden_ns + share.exposed_ns + (share.waiting_ns or 0) + share.passing_ns
+    assert (found.imbalance_compute, found.imbalance_busy) == (None, None)

@@ -118,7 +118,8 @@ class GroupSteps:
 
 @dataclass(frozen=True)
 class Ranks:
-    """All devices of a run, compared. `imbalance`s are the largest over the mean, 1 being even; None unknown."""
+    """All devices of a run, compared. `imbalance`s are the largest over the mean in the matched steps, 1 being even;
+    None where a group has none."""
 
     shares: tuple[RankShare, ...]
     groups: tuple[GroupSteps, ...]
@@ -162,11 +163,12 @@ def compare(lines: Sequence[Timeline]) -> Ranks | None:
     order = {id(line): place for place, line in enumerate(lines)}
     shares.sort(key=lambda share: order[id(share.line)])
     bubbles = [made for calls in devices if (made := bubble(calls)) is not None]
+    alike = all(group.steps for group in found)  # whole spans may be windows of different lengths
     return Ranks(
         shares=tuple(shares),
         groups=tuple(found),
-        imbalance_compute=_imbalance([share.range_compute_ns for share in shares]),
-        imbalance_busy=_imbalance([share.range_busy_ns for share in shares]),
+        imbalance_compute=_imbalance([share.range_compute_ns for share in shares]) if alike else None,
+        imbalance_busy=_imbalance([share.range_busy_ns for share in shares]) if alike else None,
         straggler=_straggler(shares, found),
         bubbles=tuple(bubbles),
     )
@@ -190,7 +192,7 @@ def _share(member: Member, group: int, exchanged: Exchange | None, column: int, 
     passing = calls.passing.length - _common(calls.passing, _both(calls.compute, calls.collective))
     complete = exchanged.complete if exchanged else np.zeros(0, np.bool_)
     late = exchanged.wait_ns[complete] if exchanged else None
-    known = late is not None and len(late) > 0
+    waits = exchanged is not None and bool((~np.isnan(exchanged.wait_ns[:, column])).any())
     begin, end = _range(calls.line, steps, column)
     busy = _inside(calls.line.busy, begin, end)
     return RankShare(
@@ -200,7 +202,7 @@ def _share(member: Member, group: int, exchanged: Exchange | None, column: int, 
         compute_ns=calls.compute.length,
         comm_ns=comm.length,
         hidden_ns=hidden,
-        waiting_ns=waiting if known else None,
+        waiting_ns=waiting if waits else None,
         passing_ns=passing,
         exposed_ns=comm.length - hidden - waiting - passing,
         late_ns=float((late.max(axis=1) - late[:, column]).mean()) if late is not None and len(late) else None,
