@@ -104,8 +104,9 @@ class _Names:
         return own.assign(parent=parents(own["thread"].to_numpy(), start, end)).reset_index(drop=True)
 
     @cached_property
-    def _labels(self) -> list[str]:
-        return []
+    def _labels(self) -> dict[str, int]:
+        """The code of every frame's label so far, in order of their codes."""
+        return {}
 
     def pieces(self, cause: str) -> pd.DataFrame:
         """The parts of gaps that a cause has, each with the codes of who made it."""
@@ -132,7 +133,7 @@ class _Names:
 
     def texts(self, key: str, codes: Ints) -> npt.NDArray[np.object_]:
         """What the codes of a column stand for."""
-        known: Sequence[str] = self._labels if key == "frame" else self._trace.strings
+        known: Sequence[str] = list(self._labels) if key == "frame" else self._trace.strings
         return np.array([known[code] if code >= 0 else "" for code in codes.tolist()], object)
 
     def _last_call(self, gap: Ints, mask: npt.NDArray[np.bool_]) -> Ints:
@@ -151,8 +152,8 @@ class _Names:
     def _outermost(self, gap: Ints, at: Ints) -> Ints:
         ops = self._trace.ops
         row = innermost(ops, self.divided.thread[gap], at)
-        above = ops["parent"].to_numpy(np.int64)
-        while len(climbing := np.flatnonzero((row >= 0) & (np.append(above, MISSING)[row] >= 0))):
+        above = np.append(ops["parent"].to_numpy(np.int64), MISSING)  # a row that is MISSING takes the last
+        while len(climbing := np.flatnonzero(above[row] >= 0)):
             row[climbing] = above[row[climbing]]
         return _coded(ops["name"], row)
 
@@ -188,9 +189,7 @@ class _Names:
         label = " in ".join(part for part in (inner[1] if inner else "", outer) if part)
         if not label:
             return MISSING
-        if label not in self._labels:
-            self._labels.append(label)
-        return self._labels.index(label)
+        return self._labels.setdefault(label, len(self._labels))
 
 
 def _coded(column: pd.Series, row: Ints) -> Ints:
