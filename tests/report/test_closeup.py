@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from tests.report import factory
 from tests.report.browsing import Visit, chromium
+from traceanalyzer.errors import InputError
 from traceanalyzer.report import html
+from traceanalyzer.report.document import content_id
 from traceanalyzer.report.views.closeup import closeup_views, whole_trace
 
 NAMES = ["cudaLaunchKernel", "nvjet_tst_64x64", "flash_fwd_kernel", "rms_norm_kernel"]
@@ -51,7 +54,7 @@ def test_a_lane_for_each_row_and_one_for_the_gaps() -> None:
 def test_the_longest_are_told_in_words() -> None:
     (view,) = closeup_views(shown())
     assert view.longest[0].duration == "120 µs"
-    assert view.longest[0].start == "0 µs"
+    assert view.longest[0].start == "200 µs"  # from where the picture and its axis begin
     assert {item.where for item in view.longest} == {"Stream 7", "Device idle"}
     assert "Launching" in {item.name for item in view.longest}
     assert "2 short ones" in {item.name for item in view.longest}
@@ -62,6 +65,42 @@ def test_how_to_find_the_step_in_the_whole_trace() -> None:
     assert factory.trace().name in told
     assert "700 µs" in told
     assert not whole_trace(factory.gpu_generation())
+
+
+def test_the_file_to_open_is_that_of_the_device_that_is_shown() -> None:
+    report = shown()
+    (device,) = report.devices
+    others = [factory.trace(name=f"rank{rank}.json", rank=rank) for rank in range(3)]
+    second = report.model_copy(update={"traces": others, "devices": [device.model_copy(update={"rank": 1})]})
+    assert "rank1.json" in whole_trace(second)
+    windows = [factory.trace(name=f"window{place}.json") for place in range(2)]
+    told = whole_trace(report.model_copy(update={"traces": windows}))
+    assert "window0" not in told
+    assert "700 µs" not in told
+
+
+def _name_out_of_range(closeup: Any) -> None:
+    closeup["rows"][0]["name"][0] = 99
+
+
+def _start_lost(closeup: Any) -> None:
+    closeup["rows"][0]["start_us"].pop()
+
+
+def _cause_lost(closeup: Any) -> None:
+    closeup["gaps"]["cause"].pop()
+
+
+@pytest.mark.parametrize("change", [_name_out_of_range, _start_lost, _cause_lost])
+def test_a_forged_page_is_an_input_error(change: Callable[[Any], None]) -> None:
+    page = html.render(shown())
+    begin = page.index(html._ELEMENT) + len(html._ELEMENT)
+    end = page.index("</script>", begin)
+    document = json.loads(page[begin:end])
+    change(document["closeups"][0])
+    document["report_id"] = content_id(document)
+    with pytest.raises(InputError, match="does not follow the schema"):
+        html.from_html(page[:begin] + json.dumps(document) + page[end:])
 
 
 def test_arrow_keys_walk_through_the_picture(browser: Any, files: dict[str, Path]) -> None:

@@ -6,7 +6,9 @@ have the same length and belong together.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from traceanalyzer.report.idle import Cause
 from traceanalyzer.report.sections import PhaseName, Section
@@ -27,6 +29,12 @@ class CloseUpRow(Section):
     category: list[str | None]
     count: list[int]
 
+    @model_validator(mode="after")
+    def _as_long(self) -> Self:
+        if len({len(each) for each in (self.start_us, self.duration_us, self.name, self.category, self.count)}) > 1:
+            raise ValueError("lists of different lengths")
+        return self
+
 
 class CloseUpGaps(Section):
     """When the device ran nothing during the step, and the cause that most of each gap goes to, as in `IdleCause`."""
@@ -34,6 +42,12 @@ class CloseUpGaps(Section):
     start_us: list[float]
     duration_us: list[float]
     cause: list[Cause]
+
+    @model_validator(mode="after")
+    def _as_long(self) -> Self:
+        if not len(self.start_us) == len(self.duration_us) == len(self.cause):
+            raise ValueError("lists of different lengths")
+        return self
 
 
 class CloseUp(Section):
@@ -51,3 +65,10 @@ class CloseUp(Section):
     rows: list[CloseUpRow]
     rows_left_out: int
     gaps: CloseUpGaps
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        places = {place for row in self.rows for place in row.name if place is not None}
+        if not places <= set(range(len(self.names))):
+            raise ValueError("a name that is not listed")
+        return self

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from traceanalyzer.report.sections import PhaseName, Section
 
 Cause = Literal[
@@ -70,6 +72,12 @@ class Launches(Section):
     reads: list[HostRead]
 
 
+_KINDS = frozenset((
+    "launch", "graph_launch", "sync", "alloc", "host", "latency", "comm", "memcpy", "kernels", "artefact", "unknown",
+))  # fmt: skip
+"""Kinds of time on the critical path; that of kernels has their category behind a point."""
+
+
 class CriticalPart(Section):
     """A kind of time on the critical path, and how much shorter the step would be if it took none.
 
@@ -79,6 +87,13 @@ class CriticalPart(Section):
     kind: str
     us: float | None
     saves_us: float | None
+
+    @field_validator("kind")
+    @classmethod
+    def _is_known(cls, kind: str) -> str:
+        if kind.partition(".")[0] not in _KINDS:
+            raise ValueError("no kind of time on a critical path")
+        return kind
 
 
 class CriticalPath(Section):

@@ -42,4 +42,5 @@ CLOSEUP: Mapping[str, str] = {
     "browser and not sent anywhere.",
     "closeup.begins": "The {phase} step begins {start} after the first activity.",
     "closeup.trace_open": "Open trace file",
+    "closeup.trace_window": "the file of the step's window",
 }

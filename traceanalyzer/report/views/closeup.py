@@ -93,7 +93,12 @@ def whole_trace(report: Report) -> str:
     """How to open the whole trace, and where in it the first close-up lies; empty where there is none."""
     if not report.closeups or not report.traces:
         return ""
-    told = text("closeup.trace", open=text("closeup.trace_open"), name=report.traces[0].name)
+    device = rows.slowest_device(report)
+    files = [trace.name for trace in report.traces if device is None or trace.rank == device.rank]
+    name = files[0] if len(files) == 1 else text("closeup.trace_window")
+    told = text("closeup.trace", open=text("closeup.trace_open"), name=name)
+    if len(files) != 1:  # the span is that of all windows
+        return told
     starts = [(found.phase, found.from_us + found.device_from_us) for found in report.closeups]
     later = [
         text("closeup.begins", phase=strings.phase_label(phase).lower(), start=fmt.duration(us))
@@ -172,7 +177,7 @@ def _longest(found: CloseUp, on_cpu: bool) -> tuple[LongItem, ...]:
     ]
     items.sort(key=lambda item: (-item[0], item[1]))
     return tuple(
-        LongItem(where, name, fmt.duration(start - found.device_from_us), fmt.duration(duration))
+        LongItem(where, name, fmt.duration(start), fmt.duration(duration))
         for duration, start, where, name in items[:_LONGEST]
     )
 
