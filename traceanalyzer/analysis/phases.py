@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from traceanalyzer.analysis import mixed
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL
@@ -55,7 +56,10 @@ class Bound:
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """One phase of one device; times in nanoseconds, work in FLOPs and bytes, None for unknown."""
+    """One phase of one device; times in nanoseconds, work in FLOPs and bytes, None for unknown.
+
+    `split` is how the time of mixed steps divides, None for other phases.
+    """
 
     phase: str
     bound: Bound
@@ -83,6 +87,7 @@ class PhaseSummary:
     flops_known_share: float | None
     bytes_known_share: float | None
     one_token_each: bool
+    split: mixed.Split | None = None
 
     @property
     def observed_ns(self) -> int:
@@ -177,6 +182,7 @@ def _summary(timeline: Timeline, ledger: Ledger, phase: str) -> PhaseSummary:
         flops_known_share=work.flops_known,
         bytes_known_share=work.bytes_known,
         one_token_each=bool((steps["decode_tokens"] == steps["decode_sequences"]).all()),
+        split=mixed.split(timeline) if phase == "mixed" else None,
     )
 
 

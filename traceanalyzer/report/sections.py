@@ -1,7 +1,4 @@
-"""The sections of the Report document, one model each; `document.Report` puts them together.
-
-Units are in the field names; None means unknown.
-"""
+"""The sections of `document.Report`, one model each. Units are in the field names; None means unknown."""
 
 from __future__ import annotations
 
@@ -237,6 +234,8 @@ class Phase(Section):
     launches_per_step: float | None
     flops_known_share: float | None
     bytes_known_share: float | None
+    prefill_time_share: Share | None = None  # of mixed steps: the part of their time that is the prompts'
+    prefill_time_confidence: Share | None = None  # how sure that part is
 
 
 class Request(Section):

@@ -55,6 +55,8 @@ def phase_row(device: DeviceAnalysis, phase: PhaseSummary) -> doc.Phase:
         launches_per_step=phase.launches_per_step,
         flops_known_share=phase.flops_known_share,
         bytes_known_share=phase.bytes_known_share,
+        prefill_time_share=phase.split.prefill_share if phase.split else None,
+        prefill_time_confidence=phase.split.confidence if phase.split else None,
     )
 
 

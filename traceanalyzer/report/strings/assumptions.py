@@ -59,6 +59,15 @@ ASSUMPTIONS: Mapping[str, str] = {
     "window_is_typical": "The recorded window is taken as typical of the run.",
     "tensor_parallel_assumed": "All ranks are taken to work on the same tokens (tensor parallel); with data parallel "
     "ranks a token costs that many times less.",
+    "mixed_by_decode_steps": "Of mixed steps, input pays what the prompts add to decode steps of like batch and "
+    "context in this window, output pays the rest, all reading of weights included (confidence 85 %).",
+    "mixed_by_decode_steps_any_context": "Of mixed steps, input pays what the prompts add to decode steps of like "
+    "batch in this window, whose contexts cannot be compared; output pays the rest, all reading of weights included "
+    "(confidence 70 %).",
+    "mixed_by_attention_apart": "Of mixed steps without a like decode step, each side pays the time of its own "
+    "attention kernels, and the rest by its tokens (confidence 75 %).",
+    "mixed_by_roofline": "Of mixed steps without a like decode step, each side pays by the least time of its "
+    "attention, and for the matrix products by its tokens (confidence 50 %).",
     "mixed_steps_left_out": "Mixed steps are left out, for their time cannot be split between input and output.",
 }
 """Code -> sentence."""

@@ -19,6 +19,8 @@ PARTS: Mapping[str, str] = {
     "phases.bound": "Bound by",
     "phases.time": "Time",
     "phases.time_share": "Share of time",
+    "phases.prefill_time": "Of it, for reading prompts",
+    "phases.prefill_time_value": "{share} (confidence {confidence})",
     "phases.steps": "Steps",
     "phases.step": "First to last kernel, p50",
     "phases.step_only": "First to last kernel",

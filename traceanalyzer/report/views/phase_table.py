@@ -74,6 +74,17 @@ def _card_facts(printed: dict[str, Figure]) -> list[Fact]:
     return [Fact(label, printed[label]) for label in labels if printed[label].text != fmt.UNKNOWN]
 
 
+def _prefill_time(row: Phase) -> str:
+    """The part of the mixed steps' time that is the prompts', and how sure that is."""
+    if row.prefill_time_share is None or row.prefill_time_confidence is None:
+        return fmt.UNKNOWN
+    return text(
+        "phases.prefill_time_value",
+        share=fmt.percent(row.prefill_time_share),
+        confidence=fmt.percent(row.prefill_time_confidence),
+    )
+
+
 def _full(share: float | None) -> float | None:
     return None if share is None else min(max(share, 0.0), 1.0)
 
@@ -94,6 +105,7 @@ def _figures(row: Phase, device: Device | None, several: bool) -> dict[str, Figu
         ("phases.time", line.time),
         ("phases.time_share", line.time_share),
         ("phases.busy", fmt.duration(row.gpu_busy_us)),
+        ("phases.prefill_time", _prefill_time(row)),
         ("phases.steps", line.steps),
         ("phases.step" if several else "phases.step_only", line.step_in_words),
         ("phases.step_range", spread),
