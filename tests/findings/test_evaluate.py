@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.findings.made import US, asked, gemm, phase, small
 from traceanalyzer import analyze, read_trace
 from traceanalyzer.analysis import pipeline
 from traceanalyzer.errors import TraceAnalyzerError
-from traceanalyzer.findings.answer import BOUNDS
-from traceanalyzer.findings.evaluate import _expected, evaluate, quantised
+from traceanalyzer.findings.answer import BOUNDS, saved
+from traceanalyzer.findings.evaluate import _expected, ask, evaluate, quantised
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.findings.registry import RULES, WINDOW
 
@@ -59,6 +61,19 @@ def test_predictions_agree_with_the_quantised_saving() -> None:
     assert found.saving_ns + (found.predicted_step_ns or 0.0) == pytest.approx(123 * US)
     assert found.saving_share == pytest.approx(found.saving_ns / (123 * US))
     assert found.predicted_tokens_per_s == pytest.approx(1e9 / (found.predicted_step_ns or 1.0))
+
+
+@pytest.mark.parametrize(("left_ns", "rate"), [(100.0, 1e7), (0.0, None), (-100.0, None)])
+def test_a_saving_that_rounds_to_the_whole_step_leaves_what_the_rule_predicts(
+    left_ns: float, rate: float | None
+) -> None:
+    about = phase([gemm(80, 75), small(20)])
+    touched = np.ones(len(about.rows), np.bool_)
+    answer = saved(about, about.step_ns - left_ns, touched, (), 0.5)
+    found = ask(replace(RULES[0], needs=(), judge=lambda _: answer), about)
+    assert found.saving_ns == about.step_ns
+    assert found.predicted_step_ns == max(left_ns, 0.0)
+    assert found.predicted_tokens_per_s == (None if rate is None else pytest.approx(rate))
 
 
 @pytest.mark.parametrize("name", REAL)

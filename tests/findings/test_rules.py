@@ -355,6 +355,12 @@ def test_attention_with_a_score_matrix_is_found_and_fused_reads_keys_and_values_
     assert {touched.name for touched in found.kernels} == {6, 7, 8}
 
 
+def test_products_of_nothing_tell_no_size_of_an_element() -> None:
+    nothing = scores(60, True) | {"m": 0, "n": 0, "k": 0, "bytes": 0.0}
+    about = phase([gemm(60, 50), nothing, softmax(30), scores(60, False), gemm(60, 50)])
+    assert asked("math_attention", about).status in ("found", "passed", "error")  # a warning of a division would raise
+
+
 def test_copies_that_repeat_keys_for_every_head_go_with_the_score_matrix() -> None:
     copied = 32 * 4000 * 128 * 2 * 1.25 / 1e6  # written for 32 heads, read from 8
     copies = [small(40, memory=copied, category="copy", role="copy-cast", name=9)] * 2

@@ -85,11 +85,19 @@ def _with_repeats(subject: PhaseSubject, products: np.ndarray) -> np.ndarray:
     return begins
 
 
+def _element_bytes(subject: PhaseSubject) -> Floats:
+    """Bytes of one element of each product; NaN for other kernels, and for products of nothing."""
+    m, n, k, batch = (subject.column(name) for name in ("m", "n", "k", "batch"))
+    elements = batch * (m * k + k * n + m * n)
+    unknown = np.full(len(elements), np.nan)
+    size: Floats = np.divide(subject.column("bytes"), elements, out=unknown, where=elements > 0)
+    return size
+
+
 def _keys_bytes(subject: PhaseSubject) -> Floats:
     """Bytes of the keys (or values) of every head that each batched product reads."""
-    m, n, k, batch = (subject.column(name) for name in ("m", "n", "k", "batch"))
-    size = subject.column("bytes") / (batch * (m * k + k * n + m * n))
-    keys: Floats = batch * k * n * size
+    n, k, batch = (subject.column(name) for name in ("n", "k", "batch"))
+    keys: Floats = batch * k * n * _element_bytes(subject)
     return keys
 
 
@@ -107,7 +115,7 @@ def _fused_ns(subject: PhaseSubject, regions: np.ndarray) -> Floats:
     first = np.ones(len(rows), np.bool_)
     first[1:] = number[1:] != number[:-1]
     keys = _keys_bytes(subject)
-    queries = batch * np.where(first, m * k, m * n) * keys[rows] / (batch * k * n)
+    queries = batch * np.where(first, m * k, m * n) * _element_bytes(subject)[rows]
     moved, math = np.zeros(count), np.zeros(count)
     np.add.at(moved, number, keys[rows] + queries)
     np.add.at(math, number, subject.column("compute_ns")[rows])

@@ -84,8 +84,11 @@ def _proposed(rule: Rule, about: PhaseSubject, answer: Proposal) -> Finding:
         too_little = passed("saves_too_little", share=max(answer.saving_ns, 0.0) / about.step_ns)
         return _refused(rule.id, rule.phase, too_little)
     same_tokens = math.isclose(answer.saving_ns, about.step_ns - answer.step_ns, rel_tol=1e-9, abs_tol=1.0)
-    step = about.step_ns - saving if same_tokens else answer.step_ns
-    rate = about.model.output_tokens / step * 1e9 if same_tokens and about.model.output_tokens else answer.tokens_per_s
+    if same_tokens and saving < about.step_ns:
+        step = about.step_ns - saving
+        rate = about.model.output_tokens / step * 1e9 if about.model.output_tokens else answer.tokens_per_s
+    else:  # other tokens a step, or a saving that rounding makes the whole step
+        step, rate = max(answer.step_ns, 0.0), answer.tokens_per_s
     return Finding(
         id=rule.id,
         status="found",
