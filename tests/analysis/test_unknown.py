@@ -11,7 +11,7 @@ from tests.analysis.work.calls import BF16
 from traceanalyzer.analysis import kernels, quality, steps, timeline
 from traceanalyzer.analysis.activity import build
 from traceanalyzer.analysis.devices import Limits, describe
-from traceanalyzer.analysis.unknown import COLUMNS, unknown_by_time
+from traceanalyzer.analysis.unknown import COLUMNS, kernels_without_work, unknown_by_time
 from traceanalyzer.analysis.work import measure
 
 GEMM = "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_TNT"
@@ -50,6 +50,13 @@ def test_the_longest_come_first_and_say_what_they_lack() -> None:
         ["fused_triton", "pointwise", FUSED, "flops", 1, 1_000],
         ["gemm", "cublas-nvjet", "", "both", 1, 500],
     ]
+
+
+def test_kernels_that_take_no_time_have_no_share_and_no_row() -> None:
+    found = line(2_000)
+    assert len(kernels_without_work(found)) == 3
+    still = replace(found, table=found.table.assign(duration_ns=0))
+    assert kernels_without_work(still).empty
 
 
 def test_the_note_names_the_longest() -> None:

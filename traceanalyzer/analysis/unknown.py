@@ -40,6 +40,7 @@ def kernels_without_work(line: Timeline) -> pd.DataFrame:
     Returns:
         The columns `KERNEL_COLUMNS`: `name` and `op` are string codes (`op` MISSING where none is known), `share` is of
         the time of the phase's kernels that compute, `rule` the kernel rule that knows the name, None where none does.
+        Of a phase whose kernels take no time there is no share, and no row.
     """
     rows = _without(line)
     keys = ["phase", "name", "category", "role", "op", "lacks"]
@@ -47,6 +48,7 @@ def kernels_without_work(line: Timeline) -> pd.DataFrame:
     total = groups.agg(["size", "sum"]).reset_index().rename(columns={"size": "count", "sum": "duration_ns"})
     compute = line.table.loc[_computing(line)]
     phase = compute.groupby("phase", observed=True)["duration_ns"].sum()
+    total = total[total["phase"].isin(phase.index[phase > 0])].reset_index(drop=True)
     total["share"] = total["duration_ns"] / phase.reindex(total["phase"]).to_numpy()
     rules = [classify(line.trace.text(int(name))).rule for name in total["name"]]
     total["rule"] = pd.Series([None if rule == UNKNOWN.id else rule for rule in rules], dtype=object)
