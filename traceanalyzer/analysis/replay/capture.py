@@ -26,7 +26,7 @@ from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Tr
 
 _BEGIN, _END = re.compile(r"StreamBeginCapture"), re.compile(r"StreamEndCapture")
 _LAUNCH = re.compile(r"Launch(?:Cooperative)?Kernel")
-_LABEL = re.compile(r"capture_(\d{1,9})_\w+")
+_LABEL = re.compile(r"capture_\d{1,9}_\w+", re.ASCII)
 
 
 def evidence_of(trace: Trace) -> Evidence:
@@ -62,34 +62,41 @@ def _captured(trace: Trace) -> list[Part]:
     launched = launches["launched"].to_numpy() >= 0
     if not launched.any():
         launched = np.array([_LAUNCH.search(name) is not None for name in names], np.bool_)
-    spans: dict[object, tuple[str, int | None, int, int, int]] = {}
-    for row in np.flatnonzero(begin).tolist():
-        ends = np.flatnonzero(end & (thread == thread[row]) & (start > start[row]))
-        if not len(ends):
-            continue
-        key, name, tokens = _label(trace, int(thread[row]), int(start[row]))
-        first = spans[key][3] if key in spans else int(start[row])
-        spans[key] = (name, tokens, int(thread[row]), first, int(start[ends[0]]))
     out = []
-    for name, tokens, on, first, last in spans.values():
-        rows = np.flatnonzero(launched & (thread == on) & (start > first) & (start < last))
-        if len(rows):
-            out.append(Part(name, tokens, rows))
+    for on in np.unique(thread[begin]).tolist():
+        own = np.flatnonzero(thread == on)  # in order of their starts
+        ends, work = own[end[own]], own[launched[own]]
+        labels = _labels(trace, on)
+        spans: dict[object, tuple[str, int | None, int, int]] = {}
+        for opened in start[own[begin[own]]].tolist():
+            closing = np.searchsorted(start[ends], opened, side="right")
+            if closing < len(ends):
+                key, name, tokens = _label(trace, labels, opened)
+                first = spans[key][2] if key in spans else opened
+                spans[key] = (name, tokens, first, int(start[ends[closing]]))
+        for name, tokens, first, last in spans.values():
+            inside = slice(np.searchsorted(start[work], first, "right"), np.searchsorted(start[work], last, "left"))
+            if len(work[inside]):
+                out.append(Part(name, tokens, work[inside]))
     return out
 
 
-def _label(trace: Trace, thread: int, time: int) -> tuple[object, str, int | None]:
+def _labels(trace: Trace, thread: int) -> pd.DataFrame:
+    """The labels of captures on a thread, in order of their starts."""
+    codes = [code for code in trace.annotations["name"].unique().tolist() if _LABEL.fullmatch(trace.text(code))]
+    found = trace.annotations
+    found = found[(found["kind"] == USER) & (found["thread"] == thread) & found["name"].isin(codes)]
+    return found.sort_values("start_ns", kind="stable")
+
+
+def _label(trace: Trace, labels: pd.DataFrame, time: int) -> tuple[object, str, int | None]:
     """What the outermost label around a time is: a key for it, its text and the size in it."""
-    labels = trace.annotations
     start = labels["start_ns"].to_numpy(np.int64)
-    around = (labels["kind"].to_numpy() == USER) & (labels["thread"].to_numpy() == thread) & (start <= time)
-    around &= start + labels["duration_ns"].to_numpy(np.int64) > time
-    for row in np.flatnonzero(around)[np.argsort(start[around], kind="stable")].tolist():
-        text = trace.text(int(labels["name"].iloc[row]))
-        match = _LABEL.fullmatch(text)
-        if match:
-            return row, text, int(match[1])
-    return (thread, time), "captured graph", None
+    around = np.flatnonzero((start <= time) & (start + labels["duration_ns"].to_numpy(np.int64) > time))
+    if not len(around):
+        return time, "captured graph", None
+    text = trace.text(int(labels["name"].iloc[around[0]]))
+    return (int(around[0]), text), text, int(text.split("_")[1])
 
 
 def _as_run(trace: Trace, rows: Ints) -> Trace:
