@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trace.test_damage import kernel, read, wrapped
-from traceanalyzer.trace.numbers import integer, integers, nanoseconds, narrow, reals
+from traceanalyzer.trace.numbers import integer, integers, nanoseconds, narrow, reals, singles
 
 
 def test_times_are_exact() -> None:
@@ -80,6 +80,12 @@ def test_loose_reals() -> None:
     assert found[[0, 1, 3]].tolist() == [1.0, 2.5, 3.5]
     assert np.isnan(found[[2, 4, 5, 6]]).all()
     assert np.isnan(reals([None, None])).all()
+
+
+def test_reals_beyond_single_precision_are_unknown() -> None:
+    found = singles([1.5, None, 1e39, -1e308, float("inf"), "x"])
+    assert found.dtype == np.float32
+    assert np.array_equal(found, np.array([1.5, *[np.nan] * 5], np.float32), equal_nan=True)
 
 
 def test_precision_of_old_recordings_is_noted(tmp_path: object) -> None:

@@ -33,7 +33,7 @@ from traceanalyzer.trace.events import (
     lenient,
 )
 from traceanalyzer.trace.growing import Chunk, Growing
-from traceanalyzer.trace.numbers import Bools, Ints, integers, nanoseconds, narrow, reals
+from traceanalyzer.trace.numbers import Bools, Ints, integers, nanoseconds, narrow, reals, singles
 from traceanalyzer.trace.salvage import DAMAGE, Events
 from traceanalyzer.trace.tables import GPU_USER, MISSING, USER
 
@@ -225,8 +225,8 @@ class Columns:
             "graph_node_id": integers([a.graph_node_id for a in args]),
             **{f"grid_{axis}": grid[:, i] for i, axis in enumerate("xyz")},
             **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
-            "occupancy": reals([a.occupancy for a in args]).astype(np.float32),
-            "blocks_per_sm": reals([a.blocks_per_sm for a in args]).astype(np.float32),
+            "occupancy": singles([a.occupancy for a in args]),
+            "blocks_per_sm": singles([a.blocks_per_sm for a in args]),
             "bytes": integers([a.bytes for a in args]),
             "context": integers([a.context for a in args]),
         }

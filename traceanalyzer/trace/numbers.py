@@ -134,6 +134,12 @@ def reals(values: Sequence[object]) -> npt.NDArray[np.float64]:
     return result
 
 
+def singles(values: Sequence[object]) -> npt.NDArray[np.float32]:
+    """Loose numbers as float32, NaN where unknown or beyond it."""
+    wide = reals(values)
+    return np.where(np.abs(wide) <= np.finfo(np.float32).max, wide, np.nan).astype(np.float32)
+
+
 def _real(value: object) -> float:
     try:
         return float(value) if isinstance(value, int | float | str) else np.nan
