@@ -17,6 +17,7 @@ import pandas as pd
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.steps.model import Bools, Ints
+from traceanalyzer.analysis.steps.overlap import lanes
 from traceanalyzer.analysis.steps.submission import Submission
 from traceanalyzer.trace.tables import MISSING, Trace
 
@@ -39,7 +40,7 @@ def step_rows(
 ) -> pd.DataFrame:
     """One row per executed call, in order of submission: what every later question about steps is asked of.
 
-    Columns: row (in Activity.table), device, thread, time_ns, start_ns, name, category and role (categorical),
+    Columns: row (in Activity.table), device, stream, thread, time_ns, start_ns, name, category and role (categorical),
     duration_ns, grid_x, grid_y, call and the dimensions m, n, k, batch, q_len, kv_len, heads (MISSING unknown). A CPU
     op that was recorded in several pieces is one row.
     """
@@ -57,6 +58,7 @@ def step_rows(
         {
             "row": order,
             "device": taken(table["device"]),
+            "stream": taken(table["stream"]),
             "thread": submission.thread[order],
             "time_ns": time[order],
             "start_ns": start[order],
@@ -125,15 +127,23 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
 
     A group on several devices is measured on each of them. Its calls add up; its tokens are not split, so the most of
     any device count. Its layers are those of one device where several run attention at a time (each holds a part of
-    every layer), and add up where one does after the other (each holds some of the layers).
+    every layer), and add up where one does after the other (each holds some of the layers). Micro-batches on streams of
+    one device (`overlap`) each run all its layers; their tokens and sequences add up.
     """
     device = rows["device"].to_numpy(np.int64)
     devices, index = np.unique(device, return_inverse=True)
-    units, unit = np.unique(np.where(group >= 0, group * len(devices) + index, MISSING), return_inverse=True)
+    place = np.where(group >= 0, group * len(devices) + index, MISSING)
+    lane = lanes(rows, place)
+    most = int(lane.max(initial=0)) + 1
+    units, unit = np.unique(np.where(place >= 0, place * most + lane, MISSING), return_inverse=True)
     first = int(np.searchsorted(units, 0))  # after the one for rows of no group
-    unit, of = unit - first, units[first:] // max(len(devices), 1)
+    unit, places = unit - first, units[first:] // most
+    of = places // max(len(devices), 1)
     head = lm_head(rows, unit, vocabularies)
     each = _facts(rows, unit, head, len(of))
+    if most > 1:
+        for name in ("tokens", "logits", "written", "batch"):
+            each[name] = _together(each[name], places)
     out: dict[str, Ints] = {}
     for name in ("tokens", "logits", "written"):
         out[name] = np.full(groups, MISSING, np.int64)
@@ -150,6 +160,13 @@ def facts(rows: pd.DataFrame, group: Ints, vocabularies: tuple[int, ...], groups
     out["samples"] = np.bincount(group[after], minlength=groups)
     out["layers"] = _over_devices(_layers(each), of, _at_a_time(rows, unit, of, groups), groups)
     return out
+
+
+def _together(values: Ints, places: Ints) -> Ints:
+    """The sum of what is known in each place, for each of its parts; MISSING where nothing is."""
+    _, place = np.unique(places, return_inverse=True)
+    total = np.bincount(place, np.where(values > 0, values, 0)).astype(np.int64)[place]
+    return np.where(total > 0, total, MISSING)
 
 
 def _facts(rows: pd.DataFrame, group: Ints, head: Bools, groups: int) -> dict[str, Ints]:
