@@ -129,3 +129,19 @@ def test_names_with_tiles_of_nothing_pad_nothing() -> None:
     own = sizes("gpt-oss-120b")
     for depth in ("0", "9" * 5000):
         assert checks.padded(own, [f"_matmul_ogs_NNT_bf16xbf16_16x256x{depth}x1_swiglu"]) == own
+
+
+def test_checked_guesses_attend_to_latents_where_queries_are_absorbed() -> None:
+    """Eight sequences of 4096 tokens check two tokens each: the latents are read once, whoever asks."""
+    own = sizes("deepseek-v3", tp=8)
+    keys = 8 * 4096.0
+    checks_two = facts("decode", tokens=16, sequences=8, decode_tokens=16, decode_sequences=8, prefill_tokens=0,
+                       prefill_sequences=0, context_sum=keys, query_context_sum=2 * keys)  # fmt: skip
+    assert isinstance(checks_two, Facts)
+    found = described.attention(own, checks_two, None, absorbed=True)
+    assert found is not None
+    assert found.kv_bytes == keys * (512 + 64) * 2
+    assert found.flops == 2.0 * 16 * (2 * keys - 16**2 / 8 / 2) * (2 * 512 + 64)
+    expanded = described.attention(own, checks_two, None)
+    assert expanded is not None
+    assert expanded.kv_bytes == 16 * keys * (128 + 64 + 128) * 2

@@ -15,12 +15,15 @@ from traceanalyzer.analysis.replay.sizes import Facts, Sizes
 from traceanalyzer.analysis.work.opwork import OpWork
 
 
-def attention(sizes: Sizes, facts: Facts, window: int | None) -> OpWork | None:
-    """The attention of one layer whose queries see at most `window` keys; None where the step has no context."""
+def attention(sizes: Sizes, facts: Facts, window: int | None, absorbed: bool = False) -> OpWork | None:
+    """The attention of one layer whose queries see at most `window` keys; None where the step has no context.
+
+    `absorbed`: latent attention has its queries taken into the latent space before it.
+    """
     if facts.keys is None or facts.pairs is None or not facts.sequences:
         return None
     if sizes.config.mla is not None:
-        return _latent(sizes, facts)
+        return _latent(sizes, facts, absorbed)
     pairs, keys, exact = _seen(facts, facts.sequences, window)
     heads, kv_heads, head = sizes.heads, sizes.kv_heads, sizes.head_dim
     cached = 2.0 * keys * kv_heads * head * sizes.kv_size
@@ -41,17 +44,17 @@ def attention(sizes: Sizes, facts: Facts, window: int | None) -> OpWork | None:
     )
 
 
-def _latent(sizes: Sizes, facts: Facts) -> OpWork | None:
-    """Latent attention: on the latents where each sequence asks once, else on keys and values made of them."""
+def _latent(sizes: Sizes, facts: Facts, absorbed: bool) -> OpWork | None:
+    """Latent attention: on the latents where its queries are absorbed, else on keys and values made of them."""
     mla, heads = sizes.config.mla, sizes.heads
     if mla is None or facts.keys is None or facts.pairs is None or not facts.sequences:
         return None
-    if facts.tokens == facts.sequences:
+    pairs = facts.pairs - facts.squares / 2
+    if absorbed:
         per_query, kept = sizes.latent + mla.kv_lora_rank, facts.keys * sizes.latent * sizes.kv_size
-        pairs, moved = facts.keys, facts.rows * heads * per_query * sizes.size + kept
+        moved = facts.rows * heads * per_query * sizes.size + kept
     else:
         per_query = mla.qk_nope + mla.qk_rope + mla.v_head_dim
-        pairs = facts.pairs - facts.squares / 2
         kept = heads * facts.keys * per_query * sizes.size
         moved = heads * facts.rows * per_query * sizes.size + kept
     return OpWork(

@@ -35,13 +35,17 @@ FusedAddRMSNorm."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`what` is the part, `role` the product's role or the place of another kernel; the rest where it matters."""
+    """`what` is the part, `role` the product's role or the place of another kernel; the rest where it matters.
+
+    `absorbed`: of latent attention, whether a product takes its queries into the latent space.
+    """
 
     what: str
     role: str = ""
     dtype: str | None = None
     window: int | None = None
     fused: bool = False
+    absorbed: bool = False
 
     @property
     def follows_context(self) -> bool:
@@ -63,9 +67,10 @@ def parts(
     adding = _adding(carriers, passed, texts)
     for number, layer in enumerate(passed.layers):
         window = sizes.config.window(number)
+        absorbed = any(passed.roles[i][0] == "absorb" for i in layer.attention if i in passed.roles)
         for i in (*layer.lead, *layer.attention, *layer.mlp):
             if carriers.parts[i] == ATTENTION:
-                out[i] = Part(ATTENTION, window=window)
+                out[i] = Part(ATTENTION, window=window, absorbed=absorbed)
             else:
                 out[i] = _part(carriers, passed, i, adding)
         _latent_norms(carriers, layer.attention, sizes, out)
@@ -153,7 +158,7 @@ def work_of(part: Part, sizes: Sizes, facts: Facts) -> OpWork | None:
     if part.what in HEAVY:
         return products.product(part.role, sizes, facts, part.dtype, part.fused)
     if part.what == ATTENTION:
-        return described.attention(sizes, facts, part.window)
+        return described.attention(sizes, facts, part.window, part.absorbed)
     made: Mapping[str, Callable[[], OpWork | None]] = {
         NORM: lambda: _norm(part, sizes, rows),
         ROPE: lambda: described.rope(sizes, rows),

@@ -69,8 +69,8 @@ QUALITY: Mapping[str, str] = {
     "gpu_shared": "{count} other process{es} used the GPU during the recording: it took time that no trace shows.",
     "window_not_typical": "A decode step in the recorded windows differs by {detail} from those without the profiler: "
     "take the kernels' times from here, and rates from the step log.",
-    "replay_refused": "The kernels of {count} step{s} do not stand in the order of the known model ({detail}): their "
-    "work is not taken from it.",
+    "replay_refused": "The kernels of {count} step{s} do not fit the known model (most often: {detail}): their work is "
+    "not taken from it.",
     "capture_used": "The work of replayed kernels in {count} step{s} is taken from {detail}, whose kernels run in the "
     "same order.",
     "capture_not_aligned": "A capture does not fit the replayed steps, so nothing is taken from it: {detail}.",
