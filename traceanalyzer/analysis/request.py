@@ -52,8 +52,8 @@ def view(timeline: Timeline) -> RequestView | None:
     passes = timeline.steps[(timeline.steps["parent_step"] < 0) & timeline.steps["phase"].isin(TOKEN_PHASES)]
     if not passes["complete"].any():
         return None
-    gaps = _token_times(timeline, passes)
-    p50, p99 = (float(np.percentile(gaps, q)) for q in (50, 99)) if len(gaps) else (None, None)
+    times, tokens = _token_times(timeline, passes)
+    p50, p99 = (_percentile(times, tokens, q) for q in (50, 99))
     requests = _requests(passes)
     if not _is_one_batch(passes) or _misses_steps(timeline, passes):
         return RequestView(None, None, None, p50, p99, _work_ratio(timeline, passes), requests)
@@ -100,8 +100,11 @@ def _is_one_batch(passes: pd.DataFrame) -> bool:
     return same and single_token and bool(pd.notna(first)) and first % counts.iloc[0] == 0
 
 
-def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
-    """Time from each complete step that gives tokens to the next one of its sequences, in ns: one per token."""
+def _token_times(timeline: Timeline, passes: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Time from each complete step that gives tokens to the next one of its sequences, in ns, and of how many tokens.
+
+    Where the tokens of one are not known, each time counts once.
+    """
     decodes = (passes["phase"] == "decode").to_numpy() & passes["complete"].to_numpy(bool)
     before, after = _in_turns(passes, decodes)
     if not len(before):
@@ -113,7 +116,23 @@ def _token_times(timeline: Timeline, passes: pd.DataFrame) -> np.ndarray:
     times: np.ndarray = (start[after] - start[before] - held).astype(np.float64)
     given = _given(passes, decodes)
     tokens = np.minimum(given[before], given[after])
-    return times if np.isnan(tokens).any() else np.repeat(times, tokens.astype(np.int64))
+    return times, np.ones(len(times)) if np.isnan(tokens).any() else tokens
+
+
+def _percentile(values: np.ndarray, counts: np.ndarray, percent: float) -> float | None:
+    """The percentile of values that each stand for so many, with linear interpolation; None where they stand for none.
+
+    Counted, not repeated: a forged label says more tokens than memory holds.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered, upto = values[order], np.cumsum(counts[order])
+    if not len(upto) or upto[-1] < 1:
+        return None
+    place = (upto[-1] - 1) * (percent / 100)
+    at = np.searchsorted(upto, (np.floor(place), np.ceil(place)), side="right")
+    low, high = ordered[np.minimum(at, len(ordered) - 1)].tolist()
+    part = place % 1
+    return float(low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part))
 
 
 def _given(passes: pd.DataFrame, decodes: np.ndarray) -> np.ndarray:
