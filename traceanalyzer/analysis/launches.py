@@ -32,6 +32,9 @@ _READS = re.compile(r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero|equal|
 
 Bools = npt.NDArray[np.bool_]
 
+_NEEDED = ["step", "kind", "call", "launch", "start_ns", "duration_ns", "launch_start_ns", "launch_end_ns"]
+"""The columns of a timeline's table that are looked at: all of them would be a second table."""
+
 
 @dataclass(frozen=True)
 class HostRead:
@@ -79,7 +82,7 @@ def launch_stats(line: Timeline, phase: str) -> LaunchStats | None:
     """The statistics of one phase, None where the device has no complete step of it with a kernel."""
     steps = line.complete_steps
     steps = steps[steps["phase"] == phase]
-    rows = line.table[line.table["step"].isin(steps.index)]
+    rows = line.table.loc[line.table["step"].isin(steps.index), _NEEDED]
     kernels = rows[rows["kind"] == KERNEL]
     if not len(kernels) or not len(steps):
         return None
@@ -108,8 +111,11 @@ def launch_stats(line: Timeline, phase: str) -> LaunchStats | None:
 
 
 def _graph_calls(line: Timeline, launch: Ints) -> int:
-    names = line.trace.launches["name"].to_numpy(np.int64)[launch]
-    return sum(GRAPH_LAUNCH in line.trace.text(int(code)) for code in names)
+    codes, count = np.unique(line.trace.launches["name"].to_numpy(np.int64)[launch], return_counts=True)
+    return sum(
+        times for code, times in zip(codes.tolist(), count.tolist(), strict=True)
+        if GRAPH_LAUNCH in line.trace.text(code)
+    )  # fmt: skip
 
 
 def _queue(line: Timeline, kernels: pd.DataFrame) -> Ints:

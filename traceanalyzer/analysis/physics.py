@@ -68,12 +68,12 @@ def replays_with_holes(trace: Trace, activity: Activity) -> Ints:
     inside = np.flatnonzero(graph_launched(trace, activity))
     if not len(inside):
         return np.empty(0, np.int64)
-    table = activity.table.iloc[inside]
-    kernels = trace.kernels.iloc[table["kernel"].to_numpy(np.int64)]
+    table = activity.table
+    kernel = table["kernel"].to_numpy()[inside]
     frame = pd.DataFrame({
-        "launch": table["launch"].to_numpy(np.int64), "name": table["name"].to_numpy(np.int64),
-        "start_ns": table["start_ns"].to_numpy(np.int64), "graph": kernels["graph_id"].to_numpy(np.int64),
-    })  # fmt: skip
+        **{name: table[name].to_numpy()[inside].astype(np.int64) for name in ("launch", "name", "start_ns")},
+        "graph": trace.kernels["graph_id"].to_numpy()[kernel].astype(np.int64),
+    }, copy=False)  # fmt: skip
     known = frame["graph"] > 0
     return np.union1d(_fewer_nodes(frame[known]), _holes_by_name(frame[~known]))
 

@@ -22,7 +22,8 @@ def waiting_calls(line: Timeline) -> Bools:
     sync = {code for code in launches["name"].unique() if "Synchronize" in line.trace.text(int(code))}
     end = (launches["start_ns"] + launches["duration_ns"]).to_numpy(np.int64)
     waits: Bools = launches["name"].isin(sync).to_numpy(np.bool_).copy()
-    copies = line.table[(line.table["kind"] == MEMCPY) & (line.table["launch"] >= 0)]
+    copied = (line.table["kind"] == MEMCPY) & (line.table["launch"] >= 0)
+    copies = line.table.loc[copied, ["start_ns", "duration_ns", "launch"]]
     done = (copies["start_ns"] + copies["duration_ns"]).to_numpy(np.int64)
     call = copies["launch"].to_numpy(np.int64)
     waits[call[end[call] >= done]] = True
