@@ -11,7 +11,7 @@ a step is refused though it fits. See `layers` for exchanges that cannot be told
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -122,15 +122,14 @@ def _answer(
     kinds = list(dict.fromkeys(part for part in asked if part is not None))
     kind = np.array([MISSING if part is None else kinds.index(part) for part in asked], np.int64)
     works: list[OpWork] = []
-    known: dict[tuple[Part, Facts], int] = {}
+    known: dict[tuple[int, Facts], int] = {}
     done = np.full(rows.shape, MISSING, np.int64)
     for line, step in enumerate(steps.loc[alike.steps].to_dict("records")):
         facts = facts_of(step, captured)
         if isinstance(facts, str):
             answer.refused[facts] += 1
         elif facts is not None:
-            made = [_work_in(part, own, facts, known, works) for part in kinds]
-            done[line] = np.array([*made, MISSING], np.int64)[kind]
+            done[line] = np.array([*_works_in(kinds, own, facts, known, works), MISSING], np.int64)[kind]
     why = checks.contradicted(work, rows, passed, own) or checks.impossible(
         table, rows, done, works, asked, on.get(int(table["device"].to_numpy()[rows[0, 0]]))
     )
@@ -143,14 +142,26 @@ def _answer(
     answer.works.extend(works)
 
 
-def _work_in(part: Part, sizes: Sizes, facts: Facts, known: dict[tuple[Part, Facts], int], works: list[OpWork]) -> int:
-    """The work of a part in a step, as an index into `works`, which grows by what is new; MISSING for none."""
-    facts = facts if part.follows_context else facts.without_context
-    if (part, facts) not in known:
-        made = work_of(part, sizes, facts)
-        known[part, facts] = MISSING if made is None else len(works)
-        works.extend([] if made is None else [made])
-    return known[part, facts]
+def _works_in(
+    kinds: Sequence[Part], sizes: Sizes, facts: Facts, known: dict[tuple[int, Facts], int], works: list[OpWork]
+) -> Iterator[int]:
+    """The work of each part in a step, as an index into `works`, which grows by what is new; MISSING for none.
+
+    Args:
+        kinds: the distinct parts of a step.
+        sizes, facts: of the model, and of the step.
+        known: what has an index already, by the part's place among `kinds` and the facts that it follows.
+        works: see above.
+    """
+    anywhere = facts.without_context
+    for place, part in enumerate(kinds):
+        key = (place, facts if part.follows_context else anywhere)
+        found = known.get(key)
+        if found is None:
+            made = work_of(part, sizes, key[1])
+            found = known[key] = MISSING if made is None else len(works)
+            works.extend([] if made is None else [made])
+        yield found
 
 
 def with_work(work: pd.DataFrame, answer: Answer, source: str = SOURCE) -> pd.DataFrame:
@@ -158,20 +169,20 @@ def with_work(work: pd.DataFrame, answer: Answer, source: str = SOURCE) -> pd.Da
     if not answer.rows:
         return work
     rows, done = np.concatenate(answer.rows), np.concatenate(answer.done)
-    new = columns(answer.works, done, np.ones(len(rows)))
+    each = columns(answer.works, np.arange(len(answer.works)), np.ones(len(answer.works)))
     out = work.copy(deep=False)
     for name in (*FLOATS, *INTEGERS, "estimated"):
         column = out[name].to_numpy(copy=True)
-        column[rows] = new[name].to_numpy()
+        column[rows] = each[name].to_numpy()[done]
         out[name] = column
     dtype = out["dtype"].to_numpy(object, copy=True)
     typed = spread([w.dtype for w in answer.works], done)
-    bare = np.array([word is None for word in dtype[rows]], np.bool_)
+    bare = pd.isna(dtype[rows])
     dtype[rows[bare]] = typed[bare]
     out["dtype"] = objects(dtype)
     unit = out["tensor_core"].to_numpy(copy=True)
-    several = np.maximum(new["m"].to_numpy(np.int64), new["q_len"].to_numpy(np.int64)) > 1
-    capable = several & np.isin(dtype[rows].astype(str), sorted(TENSOR_DTYPES))
+    several = (np.maximum(each["m"].to_numpy(np.int64), each["q_len"].to_numpy(np.int64)) > 1)[done]
+    capable = several & pd.Series(dtype[rows], dtype=object).isin(TENSOR_DTYPES).to_numpy()
     unsure = unit[rows] < 0
     unit[rows[unsure]] = np.where(capable[unsure], 1, -1)
     out["tensor_core"] = unit

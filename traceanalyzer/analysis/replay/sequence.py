@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.kernels import HELPER_ROLES
-from traceanalyzer.analysis.work.columns import Ints
+from traceanalyzer.analysis.work.columns import Ints, distinct
 from traceanalyzer.trace.tables import KERNEL, Trace
 
 PRODUCT, EXPERTS, ATTENTION = "product", "experts", "attention"
@@ -66,8 +66,8 @@ def sequences(trace: Trace, table: pd.DataFrame, work: pd.DataFrame, step: np.nd
     inside = (table["kind"].to_numpy() == KERNEL) & np.isin(step, wanted) & (table["kernel"].to_numpy() >= 0)
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((table["start_ns"].to_numpy()[rows], step[rows]))]
-    kernel = trace.kernels.iloc[table["kernel"].to_numpy(np.int64)[rows]]
-    grid = _numbered(kernel[list(GRID)].to_numpy(np.int64))
+    kernel = table["kernel"].to_numpy(np.int64)[rows]
+    grid, _ = distinct([trace.kernels[axis].to_numpy(np.int64)[kernel] for axis in GRID])
     name = table["name"].to_numpy(np.int64)[rows]
     code = name * (int(grid.max(initial=0)) + 1) + grid
     numbers, starts = np.unique(step[rows], return_index=True)
@@ -79,15 +79,6 @@ def sequences(trace: Trace, table: pd.DataFrame, work: pd.DataFrame, step: np.nd
         first = slice(edges[members[0]], edges[members[0] + 1])
         lines = np.stack([rows[edges[i] : edges[i + 1]] for i in members])
         yield Alike(numbers[members].astype(np.int64), lines, _carriers(work, lines[0], name[first], grid[first]))
-
-
-def _numbered(rows: Ints) -> Ints:
-    """A number for each distinct row."""
-    columns = np.zeros(len(rows), np.int64)
-    for axis in range(rows.shape[1]):
-        _, part = np.unique(rows[:, axis], return_inverse=True)
-        _, columns = np.unique(columns * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
-    return columns.astype(np.int64)
 
 
 def _carriers(work: pd.DataFrame, rows: Ints, name: Ints, grid: Ints) -> Carriers:

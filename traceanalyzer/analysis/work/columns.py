@@ -89,11 +89,11 @@ def put(
     if not known.any():
         return work
     rows, of = rows[known], of[known]
-    given = columns([one or OpWork("", "", "") for one in works], of.astype(np.int64), np.ones(len(rows)))
+    given = columns([one or OpWork("", "", "") for one in works], np.arange(len(works)), np.ones(len(works)))
     out = work.copy(deep=False)
     for name in given:
         column = out[name].to_numpy(copy=True)
-        column[rows] = given[name].to_numpy()
+        column[rows] = given[name].to_numpy()[of]
         out[name] = column
     sources = out["source"].to_numpy(object, copy=True)
     sources[rows] = source
