@@ -187,6 +187,7 @@ def _most(items: pd.DataFrame, group: Ints, first: Ints) -> np.ndarray:
     category = items["category"].to_numpy(object)
     if len(first) == len(items):
         return np.asarray(category)
-    time = items.assign(group=group).groupby(["group", "category"], dropna=False, sort=True)["duration_ns"].sum()
+    keyed = items.assign(group=group).groupby(["group", "category"], dropna=False, sort=True, observed=True)
+    time = keyed["duration_ns"].sum()
     longest = time.groupby(level="group").idxmax()
     return np.array([key[1] for key in longest], object)

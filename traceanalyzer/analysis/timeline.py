@@ -1,7 +1,7 @@
 """One device's timeline: everything known about each activity, in one table that the later questions read.
 
 `Timeline.table` is the activity of one device in start order, with the columns of `activity.Activity`, of
-`work.measure`, and
+`work.measure` (category, role and source as categories: they are compared often), and
 
     step i32         row in `steps` (MISSING: belongs to no step)
     phase category   the step's phase; `other` outside complete steps (while there is a complete one)
@@ -34,6 +34,8 @@ UNRECORDED_AFTER_NS = 10_000_000
 UNRECORDED_SHARE = 0.9
 """A queued kernel normally starts within microseconds. One that waits this long, and for this share of the gap before
 it, waited for something that was not recorded; shorter waits have ordinary causes (another stream, a busy driver)."""
+
+_WORDS = ("category", "role", "source")
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ def build(
     compute, memory = ideal_times(table, device)
     launch_start, launch_end = _launch_calls(trace, table["launch"].to_numpy())
     table = table.assign(
+        **{name: _categories(table[name]) for name in _WORDS if name in table},
         step=step.astype(np.int32),
         phase=_phases(step, steps),
         compute_ns=compute,
@@ -174,6 +177,12 @@ def _beside(activity: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
     frames = [f if f.index.equals(numbered) else f.reset_index(drop=True) for f in (activity, work)]
     columns = {name: frame[name] for frame in reversed(frames) for name in frame.columns}
     return pd.DataFrame(columns, copy=False)[[*dict.fromkeys((*activity.columns, *work.columns))]]
+
+
+def _categories(column: pd.Series) -> pd.Series:
+    """The words of a column as categories in the order of the alphabet."""
+    code, words = pd.factorize(column.to_numpy(object), sort=True)
+    return pd.Series(pd.Categorical.from_codes(code, pd.Index(words)), column.index)
 
 
 def _busy(steps: pd.DataFrame, step: np.ndarray, start: Ints, end: Ints) -> Ints:

@@ -27,7 +27,7 @@ def unknown_by_time(line: Timeline) -> pd.DataFrame:
         "both"), with the number of kernels and their summed duration: the columns `COLUMNS`.
     """
     rows = _without(line)
-    groups = rows.groupby(["category", "role", "op", "lacks"], sort=False)["duration_ns"]
+    groups = rows.groupby(["category", "role", "op", "lacks"], sort=False, observed=True)["duration_ns"]
     total = groups.agg(["size", "sum"]).reset_index().rename(columns={"size": "count", "sum": "duration_ns"})
     total["op"] = pd.Series([line.trace.text(int(code)) for code in total["op"]], dtype=object)
     ordered = total.sort_values(["duration_ns", "category", "role", "op"], ascending=[False, True, True, True])

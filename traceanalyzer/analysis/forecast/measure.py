@@ -36,6 +36,7 @@ from traceanalyzer.analysis.kernels import MATRIX_CATEGORIES
 from traceanalyzer.analysis.ledger import Ledger
 from traceanalyzer.analysis.timeline import Timeline, tensor_core_times
 from traceanalyzer.analysis.waits import host_waits
+from traceanalyzer.analysis.work.columns import distinct, objects
 from traceanalyzer.trace.tables import KERNEL, MEMSET, MISSING
 
 MOST_FIXED_NS = 2_000.0
@@ -163,7 +164,8 @@ def _hidden(ends: Ints, gaps: Gaps, step_ends: Ints) -> npt.NDArray[np.float64]:
 def _own_host(timeline: Timeline, steps: pd.DataFrame, wall: Ints) -> float:
     """What the host takes for the mean step when it never has to wait; 0 where no launch of the steps was recorded."""
     table = timeline.table
-    rows = table[table["step"].isin(steps.index) & (table["launch_start_ns"] != MISSING)]
+    launched = table["step"].isin(steps.index) & (table["launch_start_ns"] != MISSING)
+    rows = table.loc[launched, ["step", "launch", "launch_start_ns", "launch_end_ns"]]
     if not len(rows):
         return 0.0
     calls = rows.drop_duplicates(["step", "launch"])
@@ -181,10 +183,13 @@ def _own_host(timeline: Timeline, steps: pd.DataFrame, wall: Ints) -> float:
 def _rows(timeline: Timeline, pieces: pd.DataFrame, steps: int) -> pd.DataFrame:
     frame = _columns(timeline, pieces)
     summed = ["count", "duration_ns", "fixed_ns", "hidden_ns", *WORK]
-    by = frame.groupby(list(KEYS), dropna=False, sort=True)
-    # One unknown makes a sum unknown; groupby's own sum would skip it.
-    total = by[summed].sum().mask(frame[summed].isna().groupby([frame[k] for k in KEYS], dropna=False).any()) / steps
-    total = total.reset_index().sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
+    number, first = distinct([pd.factorize(frame[key])[0].astype(np.int64) for key in KEYS])
+    groups = frame[list(KEYS)].iloc[first].reset_index(drop=True)
+    for name in summed:  # one unknown makes a sum unknown; groupby's own sum would skip it
+        unknown = np.bincount(number, weights=frame[name].isna().to_numpy(), minlength=len(first)) > 0
+        groups[name] = frame[name].groupby(number).sum().mask(unknown) / steps
+    total = groups.groupby(list(KEYS), dropna=False, sort=True).first().reset_index()
+    total = total.sort_values("duration_ns", ascending=False, kind="stable").reset_index(drop=True)
     return total[list(COLUMNS)]
 
 
@@ -194,8 +199,9 @@ def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
     table = timeline.table[needed].iloc[pieces["row"].to_numpy()].reset_index(drop=True)
     kind = table["kind"].to_numpy()
     part, share = pieces["part"].to_numpy(), pieces["share"].to_numpy()
-    copies = np.where(kind == MEMSET, "memset", "memcpy")
-    category = np.where(kind == KERNEL, table["category"].to_numpy(object), copies)
+    category = table["category"].to_numpy(object, copy=True)
+    category[kind != KERNEL] = "memcpy"
+    category[kind == MEMSET] = "memset"
     matrix = table["category"].isin(MATRIX_CATEGORIES).to_numpy()
     tensor = np.where(matrix, tensor_core_times(table, timeline.device), np.nan)
     work = {
@@ -205,8 +211,9 @@ def _columns(timeline: Timeline, pieces: pd.DataFrame) -> pd.DataFrame:
     }
     work.setdefault("weight_bytes_min", np.full(len(table), np.nan))
     frame = pd.DataFrame({
-        "name": table["name"].to_numpy(), "category": category, "role": table["role"].to_numpy(object),
-        "dtype": table["dtype"].to_numpy(object), "tensor_core": table["tensor_core"].to_numpy(),
+        "name": table["name"].to_numpy(), "category": objects(category),
+        "role": objects(table["role"].to_numpy(object)), "dtype": objects(table["dtype"].to_numpy(object)),
+        "tensor_core": table["tensor_core"].to_numpy(),
         "count": part, "duration_ns": share, "hidden_ns": pieces["hidden"].to_numpy(),
         "fixed_ns": np.where(kind == KERNEL, np.minimum(fixed_ns(timeline) * part, share), 0.0),
         **work, "tensor_compute_ns": tensor * part,

@@ -78,6 +78,7 @@ def observe(trace: Trace, activity: pd.DataFrame, work: pd.DataFrame, steps: int
         layers: that one of them runs, None unknown.
     """
     table, table_type = _embedding(trace)
+    work = work.assign(**{name: work[name].astype("category") for name in ("category", "role")})
     stored = _stored(trace, work, activity["name"], activity["duration_ns"])
     experts = stored[(stored["category"] == "moe") & (stored["packed"] | stored["plain"])]
     rows, width, head_type = _output_layer(work, steps, layers or 0)

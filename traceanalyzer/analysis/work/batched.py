@@ -61,7 +61,7 @@ def fill_weights(
 
 def _kinds(table: pd.DataFrame, work: pd.DataFrame) -> Ints:
     """What each row is to a batched product."""
-    category = work["category"].astype(object)
+    category = work["category"].astype("category")
     matrix = category.isin(MATRIX_CATEGORIES).to_numpy()
     batched = matrix & work["weight_bytes"].isna().to_numpy() & (work["batch"].to_numpy() > 1)
     kind = np.select(
