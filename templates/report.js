@@ -87,6 +87,9 @@
   // One step close up: stretched for zoom, pointed at, walked through. Names come from the document in the page.
   const report = byId("traceanalyzer-report");
   const closeups = all("[data-closeup]");
+  const invisible = /[\p{C}\u2028\u2029]/gu;
+  const number = (one) => one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+  const visible = (text) => text.replace(invisible, (one) => `\u27eaU+${number(one)}\u27eb`);
   const shown = closeups.length ? JSON.parse(report.textContent).closeups : [];
   for (const part of closeups) {
     const found = shown[Number(part.dataset.closeup)];
@@ -114,7 +117,7 @@
       const of = own === "gaps" ? found.gaps : found.rows[Number(own)];
       const time = `${micros(of.duration_us[place])}, at ${micros(of.start_us[place])}`;
       if (own === "gaps") return `${labels[row].textContent}: ${causes[of.cause[place]]} (${time})`;
-      const name = of.name[place] === null ? told.dataset.joined.replace("#", of.count[place]) : found.names[of.name[place]];
+      const name = of.name[place] === null ? told.dataset.joined.replace("#", of.count[place]) : visible(found.names[of.name[place]]);
       return `${labels[row].textContent}: ${name} (${time})`;
     };
     const choose = (row, place, follow) => {

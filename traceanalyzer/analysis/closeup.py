@@ -21,6 +21,8 @@ from traceanalyzer.trace.tables import MISSING
 
 MOST_ITEMS = 500
 """Items of one row; beyond that the short ones are joined to their neighbours."""
+MOST_GAPS = 1000
+"""Gaps that are kept, the longest ones."""
 MOST_STREAMS, MOST_THREADS = 4, 2
 
 Kind = Literal["op", "call", "stream"]
@@ -92,6 +94,7 @@ def _closeup(line: Timeline, idle: Divided, phase: str, step: int) -> Closeup:
 def _gaps(idle: Divided, begin: int, end: int) -> pd.DataFrame:
     """The gaps inside a span, each with the cause that most of it goes to."""
     inside = np.flatnonzero((idle.start >= begin) & (idle.end <= end))
+    inside = np.sort(inside[np.argsort(-idle.length[inside], kind="stable")[:MOST_GAPS]])
     causes = np.array(list(idle.parts), object)
     parts = np.stack([ns[inside] for ns in idle.parts.values()])
     return pd.DataFrame({

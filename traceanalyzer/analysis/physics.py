@@ -20,7 +20,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
@@ -34,6 +33,8 @@ _SEVERAL = 3
 """Replays of one graph from which on the usual number of kernels is known."""
 _MOST_HOLES = 0.2
 """A replay without ids that lacks more than this share of another's kernels is another graph."""
+_MOST_GRAPHS, _MOST_LOOKED_AT = 50, 200
+"""Graphs without ids that replays are compared with, and replays that are: more of them are no loss of a few."""
 
 
 def check(trace: Trace, activity: Activity, found: Steps) -> tuple[Steps, tuple[Note, ...]]:
@@ -94,18 +95,26 @@ def _holes_by_name(frame: pd.DataFrame) -> Ints:
     names = np.split(ordered["name"].to_numpy(np.int32), first[1:])
     keys = [sequence.tobytes() for sequence in names]
     times = Counter(keys)
-    usual = [np.frombuffer(key, np.int32) for key, count in times.items() if count >= _SEVERAL]
-    alone = [place for place, key in enumerate(keys) if times[key] == 1]
-    short = [place for place in alone if any(_lacks_some(names[place], whole) for whole in usual)]
-    return launches[short]
+    usual = [
+        np.frombuffer(key, np.int32).tolist() for key, count in times.most_common(_MOST_GRAPHS) if count >= _SEVERAL
+    ]
+    counts = [Counter(whole) for whole in usual]
+    found = []
+    for place in [place for place, key in enumerate(keys) if times[key] == 1][:_MOST_LOOKED_AT]:
+        part = names[place].tolist()
+        own = Counter(part)
+        if any(
+            len(part) < len(whole) <= len(part) / (1 - _MOST_HOLES) and own <= count and _is_inside(part, whole)
+            for whole, count in zip(usual, counts, strict=True)
+        ):
+            found.append(place)
+    return launches[found]
 
 
-def _lacks_some(part: npt.NDArray[np.int32], whole: npt.NDArray[np.int32]) -> bool:
-    """Whether `part` is `whole` with a few holes."""
-    if not len(part) < len(whole) <= len(part) / (1 - _MOST_HOLES):
-        return False
-    rest = iter(whole.tolist())
-    return all(one in rest for one in part.tolist())
+def _is_inside(part: list[int], whole: list[int]) -> bool:
+    """Whether `part` is `whole` with holes."""
+    rest = iter(whole)
+    return all(one in rest for one in part)
 
 
 def _unanswered_inside(trace: Trace, activity: Activity) -> Ints:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from traceanalyzer.report.idle import Cause
 from traceanalyzer.report.sections import PhaseName, Section
+
+MOST_ROWS, MOST_ITEMS = 16, 1000
+"""No page that is read back may draw more."""
 
 
 class CloseUpRow(Section):
@@ -23,7 +26,7 @@ class CloseUpRow(Section):
 
     kind: Literal["op", "call", "stream"]
     number: int
-    start_us: list[float]
+    start_us: list[float] = Field(max_length=MOST_ITEMS)
     duration_us: list[float]
     name: list[int | None]
     category: list[str | None]
@@ -37,9 +40,9 @@ class CloseUpRow(Section):
 
 
 class CloseUpGaps(Section):
-    """When the device ran nothing during the step, and the cause that most of each gap goes to, as in `IdleCause`."""
+    """The longest gaps of the step, in order, and the cause that most of each goes to, as in `IdleCause`."""
 
-    start_us: list[float]
+    start_us: list[float] = Field(max_length=MOST_ITEMS)
     duration_us: list[float]
     cause: list[Cause]
 
@@ -62,7 +65,7 @@ class CloseUp(Section):
     device_from_us: float
     duration_us: float
     names: list[str]
-    rows: list[CloseUpRow]
+    rows: list[CloseUpRow] = Field(max_length=MOST_ROWS)
     rows_left_out: int
     gaps: CloseUpGaps
 

@@ -46,7 +46,10 @@ from traceanalyzer.report.views.summary import first_screen
 from traceanalyzer.report.views.unknown import unknown_view
 from traceanalyzer.report.views.what_if import changes_view, memory_view
 
-_LONGEST = {"steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200, "closeups": 2, "unknown_work": 50}
+_LONGEST = {
+    "steps": 2000, "kernels": 600, "ledger": 5000, "quality": 200, "closeups": 2, "idle_causes": 40_000, "launches": 16,
+    "critical_path": 16, "unknown_work": 50,
+}  # fmt: skip
 _LONGEST_INTEGER = 20
 _ELEMENT = '<script type="application/json" id="traceanalyzer-report">'
 

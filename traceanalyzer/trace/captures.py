@@ -17,6 +17,8 @@ import numpy as np
 from traceanalyzer.errors import TraceAnalyzerError
 from traceanalyzer.trace.folder import is_trace
 from traceanalyzer.trace.kineto import read_kineto
+from traceanalyzer.trace.notes import NoteBook
+from traceanalyzer.trace.source import SourceStream
 from traceanalyzer.trace.tables import Trace
 
 MOST = 3
@@ -24,6 +26,7 @@ MOST = 3
 LARGEST = 8 << 20
 """Larger files, packed as they are, would keep a report waiting for what may be of no use."""
 LARGEST_PLAIN = 64 << 20
+"""Unpacked."""
 _MOST_OPENED = 30
 """No more files are looked into, whether they are traces or not."""
 
@@ -51,6 +54,8 @@ def captures_beside(paths: Sequence[str | Path], traces: Sequence[Trace]) -> tup
             if not is_trace(candidate):
                 continue
             read += 1
+            if not _is_small(candidate):
+                continue
             trace = read_kineto(candidate)
         except (TraceAnalyzerError, OSError):
             continue
@@ -77,6 +82,23 @@ def _candidates(given: Path) -> list[Path]:
         except OSError:  # a link to nowhere, or a file that has gone
             continue
     return [entry for _, entry in sorted(sized)[:_MOST_OPENED]]
+
+
+def _is_small(path: Path) -> bool:
+    """Whether a file is no larger than it may be when unpacked; what a few bytes unpack to may fill the memory.
+
+    Raises:
+        TraceAnalyzerError: it cannot be read.
+    """
+    stream, size = SourceStream(path, NoteBook()), 0
+    try:
+        for chunk in stream:
+            size += len(chunk)
+            if size > LARGEST_PLAIN:
+                return False
+    finally:
+        stream.close()
+    return True
 
 
 def _replays(trace: Trace) -> bool:

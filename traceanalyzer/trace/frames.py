@@ -29,7 +29,7 @@ _LONGEST_NAME = 400
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _FILE = re.compile(r"\A(torch[\\/])?(?:.*[\\/])?([^\\/]*\(\d+\): .*)\Z", re.DOTALL)
 """`torch/nn/modules/module.py(1779): _call_impl`: file, line and function."""
-_PATH = re.compile(r"\S*[\\/]")
+_PATH = re.compile(r"\S*[\\/](?:.*[\\/])?", re.DOTALL)
 _COMPLETE = b'"X"'
 _LOOSE = msgspec.json.Decoder(Loose)
 

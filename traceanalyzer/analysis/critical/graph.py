@@ -28,8 +28,8 @@ from traceanalyzer.analysis.late import late
 from traceanalyzer.analysis.timeline import Timeline
 from traceanalyzer.trace.tables import KERNEL, MISSING
 
-MOST_ACTIVITY = 10_000
-"""A step with more activity is not taken apart."""
+MOST_ACTIVITY, MOST_CALLS = 10_000, 100_000
+"""A step with more activity, or during the launching of which more calls were made, is not taken apart."""
 MOST_QUEUE_NS = 5_000
 """A kernel that was queued starts within this time of the one before it."""
 
@@ -86,7 +86,11 @@ def graph(line: Timeline, step: int) -> Graph | None:
     start = line.table["start_ns"].to_numpy(np.int64)
     first, last = np.searchsorted(start, [begin, end])
     rows = line.table.iloc[first : last + follows]
-    if not 0 < len(rows) <= MOST_ACTIVITY or not (rows["launch"] >= 0).any():
+    launched = rows["launch"].to_numpy(np.int64)
+    launched = launched[launched >= 0]
+    if not 0 < len(rows) <= MOST_ACTIVITY or not len(launched):
+        return None
+    if launched.max() - launched.min() > MOST_CALLS:  # rows of the trace's calls, which are in order of time
         return None
     return _Builder(line, rows, follows).build()
 
