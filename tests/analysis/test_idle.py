@@ -87,6 +87,16 @@ def test_a_queue_that_is_waited_on_between_steps_is_no_work() -> None:
     assert rows.loc["host", "frame"] == "engine.py(9): loop"
 
 
+def test_the_profiler_s_own_work_is_no_idleness() -> None:
+    """Before the call and inside it; and no longer than the gap."""
+    built = gap_of(500, returned_us=200)
+    call = 100 * US + 495 * US
+    frames = [("Buffer Flush", 50 * US, 150 * US), ("Activity Buffer Request", call + 1 * US, 190 * US)]
+    assert causes(with_host(built, frames=frames)) == {"artefact": 104 * US, "host_in_step": 395 * US, "launch": US}
+    own = [("Lazy Function Loading", 50 * US, 150 * US)]
+    assert causes(with_host(built, frames=own)) == {"launch": 500 * US}
+
+
 def test_culprits_beyond_the_first_five_are_one_row() -> None:
     rows: list[dict[str, Any]] = [{"start": 0, "duration": 10 * US, "step": 0}]
     launches, ops = [], []

@@ -53,9 +53,9 @@ CATEGORIES: dict[str | None, Group] = {
     **dict.fromkeys(("user_annotation", GPU_ANNOTATION), Group.ANNOTATION),
     **dict.fromkeys(("cuda_sync", "xpu_sync"), Group.SYNC),
     "cpu_instant_event": Group.MEMORY,
-    "python_function": Group.FRAME,
+    **dict.fromkeys(("python_function", "overhead"), Group.FRAME),
     **dict.fromkeys(
-        ("ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "overhead", "Trace",
+        ("ac2g", "fwdbwd", "async", "async_cpu_to_gpu", "async_gpu", "Trace",
          "external_correlation", "cuda_event", "cuda_profiler_range", "collective_comm"),
         Group.SKIP,
     ),

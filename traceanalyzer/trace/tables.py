@@ -22,7 +22,8 @@ Tables and their columns (dtype int64 unless said otherwise):
     syncs        name i32, start_ns, duration_ns, device i32, stream, correlation
     counters     name i32, start_ns, device i32, value f64
     frames       name i32, thread i32, start_ns, duration_ns
-                 Python functions that took 100 us or longer (see `frames`), sorted by (thread, start_ns, -duration_ns)
+                 Python functions that took 100 us or longer (see `frames`), sorted by (thread, start_ns, -duration_ns),
+                 and the profiler's own work of that length ("Buffer Flush"), on a thread of its own
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ kernel normally starts (20 us after the call returned), is launching:
     launch         the launch call came late; the ops and the short Python before it are part of that
 What is longer than that is `unknown`, as is a gap whose ending activity has no recorded launch.
 
-`artefact` is unrecorded time (see `timeline`): the recording was cut, the device was not idle. On a CPU device all time
-outside ops is the host's.
+`artefact` is unrecorded time (see `timeline`): the recording was cut, the device was not idle; and time in which the
+profiler held the host up. On a CPU device all other time outside ops is the host's.
 
 The phase of a gap is that of the step it lies in, between steps that of the following step, and `other` outside the
 first and last complete step and between two windows.
@@ -117,7 +117,7 @@ def divide(timeline: Timeline) -> Divided:
     thread = table["stream"].to_numpy(np.int64)[row] if on_cpu else _threads(timeline, call)
     parts, until = (_on_cpu if on_cpu else _divided)(timeline, start, end, row, thread)
     parts = {cause: np.where(unrecorded > 0, 0, ns) for cause, ns in parts.items()}
-    parts["artefact"] = unrecorded
+    parts["artefact"] = parts["artefact"] + unrecorded
     parts["unknown"] = end - start - sum(parts.values())
     known = np.ones(len(row), np.bool_) if on_cpu else call >= 0
     return Divided(start, end, phase, np.asarray(names, object), row, thread, until, parts, known)
@@ -138,8 +138,9 @@ def _on_cpu(timeline: Timeline, start: Ints, end: Ints, row: Ints, thread: Ints)
     """On a CPU device nothing is launched: what is not in ops is the host's own."""
     between = _between_steps(timeline, row)
     did = Host(timeline).did(thread, start, end, np.ones(len(row), np.bool_))
-    rest = end - start - did["wait_rank"] - did["wait_input"]
+    rest = end - start - did["wait_rank"] - did["wait_input"] - did["artefact"]
     parts = {
+        "artefact": did["artefact"],
         "wait_rank": did["wait_rank"],
         "wait_input": did["wait_input"],
         "host": np.where(between, rest, 0),
@@ -155,14 +156,18 @@ def _divided(timeline: Timeline, start: Ints, end: Ints, row: Ints, thread: Ints
     behind = late(called, returned, table["kind"].to_numpy()[row] == KERNEL, start)
     free = np.where(behind, np.clip(called, start, end), start)  # up to here the host did something else
     between = _between_steps(timeline, row)
-    did = Host(timeline).did(np.where(behind, thread, MISSING), start, free, between)
+    host = Host(timeline)
+    did = host.did(np.where(behind, thread, MISSING), start, free, between)
     elsewhere = sum(did.values(), np.zeros(len(row), np.int64))
-    launching = np.where(behind, np.minimum(end, returned + LAUNCH_LATENCY_NS) - start - elsewhere, 0)
+    started = np.where(behind, np.minimum(end, returned + LAUNCH_LATENCY_NS), start)
+    profiled = intervals.covered(host.profiled, free, started)  # inside the launch call
+    launching = started - start - elsewhere - profiled
     by_graph = _by_graph(timeline, table["launch"].to_numpy(np.int64)[row])
     own = did["host"] + did["wait_input"] + did["host_in_step"]
     again = (did["sync"] > 0) & (own == 0) & ~by_graph
     return {
         **did,
+        "artefact": did["artefact"] + profiled,
         "latency": np.where((called != MISSING) & ~behind, np.minimum(end - start, LAUNCH_LATENCY_NS), 0),
         "sync_restart": np.where(again, launching, 0),
         "graph_launch": np.where(by_graph, launching, 0),

@@ -2,6 +2,7 @@
 
 Each instant of an interval goes to the first of these that holds in it:
 
+    artefact      the profiler was at work: it emptied its buffers or asked for new ones
     wait_rank     it was in a collective that the host itself carries out, or in a barrier
     sync          it was in a runtime call that waits for the device
     alloc         it was in a call that allocates or frees device memory
@@ -33,7 +34,7 @@ from traceanalyzer.trace.tables import Trace
 
 Bools = npt.NDArray[np.bool_]
 
-CAUSES = ("wait_rank", "sync", "alloc", "wait_input", "host", "host_in_step")
+CAUSES = ("artefact", "wait_rank", "sync", "alloc", "wait_input", "host", "host_in_step")
 """What a host does instead of launching, in order of precedence."""
 LONG_PYTHON_NS = 200_000
 """Between two ops of one step Python takes tens of microseconds; stretches longer than this are work of their own."""
@@ -41,6 +42,8 @@ LONG_PYTHON_NS = 200_000
 _ALLOCATES = re.compile(r"^(cuda|hip|cu)(Malloc|Free|Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess))")
 _COLLECTIVE = re.compile(r"^(gloo|mpi|ucc):|^c10d::(monitored_)?barrier$")
 """Collectives that block the thread that asks for them. Source: the names that torch.distributed's backends record."""
+_PROFILER = re.compile(r"^(Activity )?Buffer (Request|Flush)$|^Instrumentation$")
+"""The profiler's own overhead, as Kineto names CUPTI's kinds of it (CUpti_ActivityOverheadKind)."""
 _WAITS_FOR_INPUT = re.compile(
     r"<built-in method (poll|select|control|accept|recv\w*|readline)\b"
     r"|^(selectors|socketserver|queue)\.py\(\d+\): (select|get)$|^(poll|socket)\.py\(\d+\): (poll|recv\w*)$"
@@ -85,6 +88,12 @@ class Host:
         """Which frames wait for something to come."""
         return np.asarray(named(self.trace, _WAITS_FOR_INPUT)[self.trace.frames["name"].to_numpy(np.int64)])
 
+    @cached_property
+    def profiled(self) -> Union:
+        """When the profiler was at work."""
+        frames = self.trace.frames
+        return _union(frames[named(self.trace, _PROFILER)[frames["name"].to_numpy(np.int64)]])
+
     def did(self, thread: Ints, start: Ints, end: Ints, between_steps: Bools) -> Mapping[str, Ints]:
         """Nanoseconds of each interval by what its thread did, for each of `CAUSES`.
 
@@ -106,11 +115,11 @@ class Host:
         call, op = launches["thread"].to_numpy() == code, ops["thread"].to_numpy() == code
         frame = (frames["thread"].to_numpy() == code) & self.for_input
         root = op & (ops["parent"].to_numpy() < 0)
-        taken: list[Union] = [_union(ops[op & self.collective]), _union(launches[call & self.waits])]
+        taken = [self.profiled, _union(ops[op & self.collective]), _union(launches[call & self.waits])]
         taken.append(_union(launches[call & self.allocates]))
         parts: dict[str, Ints] = {}
         union_of, before = union(np.empty(0, np.int64), np.empty(0, np.int64)), np.zeros(len(start), np.int64)
-        for cause, these in zip(("wait_rank", "sync", "alloc"), taken, strict=True):
+        for cause, these in zip(CAUSES[:4], taken, strict=True):
             union_of = joined(union_of, these)
             until = covered(union_of, start, end)
             parts[cause], before = until - before, until

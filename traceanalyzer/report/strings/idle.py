@@ -39,7 +39,7 @@ IDLE: Mapping[str, str] = {
     "idle.cause.wait_input": "Waiting for requests",
     "idle.cause.wait_rank": "Waiting for another rank",
     "idle.cause.latency": "From kernel to kernel",
-    "idle.cause.artefact": "Not recorded",
+    "idle.cause.artefact": "Not recorded, or the profiler at work",
     "idle.cause.unknown": "Not known",
     # and as a sentence says them
     "idle.say.launch": "the host launches too late",

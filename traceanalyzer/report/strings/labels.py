@@ -29,7 +29,10 @@ BUCKETS: Mapping[str, tuple[str, str]] = {
     "idle_latency": ("kernel to kernel", "Work was queued; this is the GPU's own gap between two kernels."),
     "idle_wait_rank": ("waiting for another rank", "A collective waited for a rank that came late."),
     "idle_no_work": ("no request to serve", "The server had nothing to do; this is not waste."),
-    "idle_artefact": ("recording was cut", "The recorded window has a hole here; this is not idleness."),
+    "idle_artefact": (
+        "recording was cut",
+        "The recorded window has a hole here, or the profiler held the host up; this is not idleness.",
+    ),
     "idle_unknown": ("cause not known", "Nothing ran and the trace does not say why."),
     "communication": ("communication", "Collectives and point-to-point transfers not hidden by computing."),
     "memcpy": ("copies", "Copies and fills between host and device, or within it."),
