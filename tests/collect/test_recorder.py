@@ -319,7 +319,7 @@ def test_a_long_operation_of_another_thread_holds_the_next_window_back(tmp_path:
         """
 arbiters.PATIENCE_S = 0.1
 recorder.LONGEST_OPERATION_S = 0
-large = torch.ones(1600, 1600)
+large = torch.ones(2500, 2500)
 working, sleeping = threading.Event(), threading.Event()
 ended = []
 def work():

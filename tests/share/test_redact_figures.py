@@ -31,6 +31,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{path}#", len(value)
         for number, inner in enumerate(value):
             yield from leaves(inner, f"{path}/{number}")
+    elif path.endswith("/frame"):  # a file's name, which redaction takes: that there is one stays
+        yield path, value is not None
     else:
         yield path, value
 
