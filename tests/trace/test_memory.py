@@ -115,7 +115,7 @@ def test_memory_stays_bounded_by_the_columns(tmp_path: Path) -> None:
     size, count = large(path, 200)
     before, peak, seconds, found, kept = measured(path)
     assert found == count
-    assert peak < 0.8 * size
+    assert peak < 0.85 * size  # short events, so that the columns of each weigh most
     assert peak - before < 3 * kept + 40e6
     small = tmp_path / "small.json"
     large(small, 50)
