@@ -2,8 +2,9 @@
 
     pretender.py SECONDS RAW
 
-It says `ready`, keeps its window open until SECONDS after it was asked to close it (negative: for ever), then puts RAW
-into place as the window's trace and ends with code 0, unless something else ends it.
+It says `ready` once the supervisor knows it (the manifest lists it then), keeps its window open until SECONDS after it
+was asked to close it (negative: for ever), then puts RAW into place as the window's trace and ends with code 0, unless
+something else ends it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def flushes(runtime: Path) -> int:
     return int.from_bytes(data[layout.FLUSH_ID : layout.FLUSH_ID + 8], "little")
 
 
+def is_known(recording: Path, pid: int) -> bool:
+    manifest = json.loads((recording / "recording.json").read_text())
+    return pid in [process["pid"] for process in manifest["processes"]]
+
+
 def main(seconds: float, trace: Path) -> None:
     runtime = Path(os.environ["TRACEANALYZER_RUN"])
     raw = Path(json.loads((runtime / "config.json").read_text())["raw"])
@@ -33,14 +39,15 @@ def main(seconds: float, trace: Path) -> None:
     ring = rings.hello(runtime, pid)
     ring.write(*rings.steady(20, time.time_ns() - rings.S))
     ring.word(layout.RING_WINDOW, 1)
-    time.sleep(1.0)  # the supervisor looks four times a second
+    while not is_known(raw.parent, pid):
+        time.sleep(0.02)
     sys.stdout.write("ready\n")
     sys.stdout.close()
     while not flushes(runtime):
         time.sleep(0.02)
     if seconds < 0:
-        time.sleep(60)
-    time.sleep(seconds)
+        time.sleep(300)
+    time.sleep(abs(seconds))
     shutil.copy(trace, raw / f"{pid}-1.json")
     now = time.time_ns()
     facts = {

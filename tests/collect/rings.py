@@ -66,5 +66,7 @@ def hello(runtime: Path, pid: int, **facts: Any) -> Ring:
     ring = Ring(runtime / "rings" / f"{pid}.ring", pid)
     procs = runtime / "procs"
     procs.mkdir(exist_ok=True)
-    (procs / f"{pid}.json").write_text(json.dumps({"pid": pid, "schema": 1, "torch": "2.13.0", **facts}))
+    written = procs / f"{pid}.part"  # moved into place, as processes do it: nobody reads half of it
+    written.write_text(json.dumps({"pid": pid, "schema": 1, "torch": "2.13.0", **facts}))
+    written.replace(procs / f"{pid}.json")
     return ring

@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,30 @@ SCRIPT = Path(__file__).with_name("generation.py")
 INSTALLED = (sys.executable, "-m", "traceanalyzer", "collect")
 TIMEOUT_S = 120.0
 _LABEL = re.compile(r"ta\.step\[(\w+) (.*)\]")
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for a condition, as long as a loaded machine may need."""
+    end = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def waits_for(file: str, then: str) -> str:
+    """Shell code that waits for a file in its folder, at most as long as a test may take."""
+    return f"for i in $(seq {TIMEOUT_S * 10:.0f}); do [ -e {file} ] && break; sleep 0.1; done; {then}"
+
+
+def told(process: subprocess.Popen[str], word: str) -> str:
+    """What the collector says until a word comes in it; all there is if it never does."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if word in line:
+            break
+    return said
 
 
 def environment() -> dict[str, str]:

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ from traceanalyzer.collect.counters import Counters
 from traceanalyzer.collect.nvml import Device, Sample
 
 from .fake_nvml import FakeNvml
+from .running import TIMEOUT_S, until
 
 NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 LOST = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
@@ -36,15 +36,14 @@ def read(fake: FakeNvml, times: int = 2) -> Sample:
     return sample
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def row(start_ns: int, end_ns: int, **values: Any) -> Sample:
     return Sample(start_ns, end_ns, **{**dict.fromkeys(Sample._fields[2:]), **values})
+
+
+@pytest.fixture(autouse=True)
+def _stopping_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine may need more than the two seconds for which a user is kept waiting."""
+    monkeypatch.setattr(counters, "_JOIN_S", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -305,7 +304,7 @@ def test_it_samples_and_writes(tmp_path: Path) -> None:
     assert found.between(0, time.time_ns()) == {}, "nothing is known yet"
     began = time.time_ns()
     found.start()
-    wait_for(lambda: found.between(began, time.time_ns()).get("samples", 0) >= 10)
+    until(lambda: found.between(began, time.time_ns()).get("samples", 0) >= 10)
     section = found.between(began, time.time_ns())
     assert not path.exists(), "it appears when complete"
     assert found.stop() == "counters.csv.gz"
@@ -342,7 +341,7 @@ def test_the_file_keeps_fewer_rows_the_longer_it_gets(tmp_path: Path, monkeypatc
 def test_memory_is_bounded(tmp_path: Path) -> None:
     found = Counters(0.01, tmp_path / "c.csv.gz", FakeNvml())
     found.start()
-    wait_for(lambda: bool(found.between(0, time.time_ns())))
+    until(lambda: bool(found.between(0, time.time_ns())))
     found.stop()
     assert found._kept[0].maxlen == pytest.approx(counters.KEPT_S / 0.01, abs=2)
 
@@ -357,10 +356,12 @@ def test_a_slow_driver_is_asked_less_often(tmp_path: Path) -> None:
 
     fake.nvmlDeviceGetPowerUsage = slowly  # type: ignore[method-assign]
     found = Counters(0.01, tmp_path / "c.csv.gz", fake)
+    began = time.monotonic()
     found.start()
-    time.sleep(1)
+    until(lambda: fake.calls.get("power", 0) > 3)
+    taken = time.monotonic() - began
     found.stop()
-    assert 1 <= fake.calls["power"] <= 5, "a fifth of the time at most"
+    assert taken > 0.7, "three times 0.05 s, and four times as long a rest after each"
 
 
 def test_a_disk_that_is_full_ends_the_file_and_not_the_sampling(
@@ -369,7 +370,7 @@ def test_a_disk_that_is_full_ends_the_file_and_not_the_sampling(
     found = Counters(0.01, tmp_path / "gone" / "c.csv.gz", FakeNvml())
     began = time.time_ns()
     found.start()
-    wait_for(lambda: found.between(began, time.time_ns()).get("samples", 0) >= 3)
+    until(lambda: found.between(began, time.time_ns()).get("samples", 0) >= 3)
     assert found.stop() is None
     assert capsys.readouterr().err.count("GPU counters are not written") == 1
 
@@ -382,7 +383,7 @@ def test_without_the_driver_all_is_unknown_and_said_once(tmp_path: Path, capsys:
     found = Counters(0.01, tmp_path / "c.csv.gz")
     found.start()
     assert found._thread is not None
-    found._thread.join(20)
+    found._thread.join(TIMEOUT_S)
     assert found.between(0, time.time_ns()) == {} and found.stop() is None
     said = capsys.readouterr()
     assert said.err == "traceanalyzer: no GPU counters: NVML Shared Library Not Found\n" and said.out == ""
@@ -396,7 +397,7 @@ def test_without_the_module_all_is_unknown(
     found = Counters(0.01, tmp_path / "c.csv.gz")
     found.start()
     assert found._thread is not None
-    found._thread.join(20)
+    found._thread.join(TIMEOUT_S)
     assert found.between(0, 1) == {} and found.stop() is None
     assert "nvidia-ml-py is not installed" in capsys.readouterr().err
 
@@ -407,11 +408,11 @@ def test_no_gpu_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     found = Counters(0.01, tmp_path / "c.csv.gz", fake)
     found.start()
     assert found._thread is not None
-    found._thread.join(20)
+    found._thread.join(TIMEOUT_S)
     assert found.stop() is None and "lists no GPU" in capsys.readouterr().err
 
 
 def test_importing_it_loads_no_pynvml() -> None:
     code = "import sys, traceanalyzer.collect.counters; print('pynvml' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
     assert done.stdout == "False\n"

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.collect import raws, running
+from tests.collect.pretender import flushes
 
 PRETENDER = Path(__file__).with_name("pretender.py")
 
@@ -20,7 +21,7 @@ def _command(seconds: float, tmp_path: Path) -> list[str]:
 
 def test_a_signal_waits_for_the_open_window(tmp_path: Path) -> None:
     command = ["sh", "-c", '"$@" & wait; wait', "sh", *_command(1.0, tmp_path)]
-    with running.started(command, tmp_path / "out", "--grace", "20s") as process:
+    with running.started(command, tmp_path / "out", "--grace", "100s") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
@@ -40,11 +41,14 @@ def test_it_waits_no_longer_than_the_grace(tmp_path: Path) -> None:
         assert time.monotonic() - began > 0.9
 
 
-def test_a_second_signal_is_passed_on_at_once(tmp_path: Path) -> None:
-    with running.started(_command(-1, tmp_path), tmp_path / "out", "--grace", "10m") as process:
+def test_a_second_signal_is_passed_on_at_once(short: Path, tmp_path: Path) -> None:
+    given = {**running.environment(), "TMPDIR": str(short)}
+    with running.started(_command(-1, tmp_path), tmp_path / "out", "--grace", "10m", env=given) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
+        (runtime,) = short.iterdir()
+        running.until(lambda: flushes(runtime))
         time.sleep(0.5)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
@@ -59,7 +63,7 @@ def test_the_window_of_an_orphan_is_waited_for(tmp_path: Path) -> None:
         "sh",
         *_command(1.0, tmp_path),
     ]
-    done = running.run(command, tmp_path / "out", "--grace", "20s", cwd=tmp_path)
+    done = running.run(command, tmp_path / "out", "--grace", "100s", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (trace,) = running.read(tmp_path / "out").traces
     assert trace.entry["closed_by"] == "flush"

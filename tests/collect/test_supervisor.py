@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from tests.collect import running
 from tests.collect.running import INSTALLED, ROOT
 
 PYTHON = sys.executable
-
-
-def _until(holds: Callable[[], object], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -125,36 +117,40 @@ def test_a_signal_is_passed_on_once(number: signal.Signals, tmp_path: Path) -> N
 
 
 def test_sigusr2_asks_for_a_window_in_mode_sample(tmp_path: Path) -> None:
-    with running.started(["sh", "-c", "echo ready; sleep 1.5"], tmp_path / "out", "--signal") as process:
+    script = "echo ready; " + running.waits_for("go", "exit 0")
+    with running.started(["sh", "-c", script], tmp_path / "out", "--signal", cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGUSR2)
-        _, told = process.communicate(timeout=running.TIMEOUT_S)
-    assert process.returncode == 0
-    assert "no window: no process has run a model yet" in told
+        assert "no window: no process has run a model yet" in running.told(process, "no window")
+        (tmp_path / "go").touch()
+        assert process.wait(running.TIMEOUT_S) == 0
     assert running.read(tmp_path / "out").manifest["refused"] == {"no_model": 1}
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     with running.started(
-        ["sh", "-c", "echo ready; sleep 1; exit 6"], tmp_path / "out",
+        ["sh", "-c", "echo ready; " + running.waits_for("go", "exit 6")], tmp_path / "out", cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     ) as process:  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)  # nothing tells that nothing comes
+        (tmp_path / "go").touch()
         assert process.wait(running.TIMEOUT_S) == 6
 
 
 def test_the_command_survives_the_collector(short: Path, tmp_path: Path) -> None:
-    code = "import time; print('ready', flush=True); time.sleep(1.5); open('done', 'w').close()"
+    script = "echo ready; " + running.waits_for("go", "touch done")
     given = {**running.environment(), "TMPDIR": str(short)}
-    with running.started([PYTHON, "-c", code], tmp_path / "out", cwd=tmp_path, env=given) as process:
+    with running.started(["sh", "-c", script], tmp_path / "out", cwd=tmp_path, env=given) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.kill()
         process.wait(running.TIMEOUT_S)
-        _until((tmp_path / "done").exists)
+        (tmp_path / "go").touch()
+        running.until((tmp_path / "done").exists)
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 2), (["--signal"], 5)])
@@ -172,11 +168,12 @@ def test_an_error_of_ours_ends_the_recording_and_not_the_command(tmp_path: Path)
     broken = (
         "import sys, traceanalyzer.collect.recording as r\n"
         "from traceanalyzer.collect.supervisor import main\n"
-        "def fail(self): raise KeyError('a bug')\n"
+        "def fail(self): open('failed', 'w').close(); raise KeyError('a bug')\n"
         "r.Recording._tick = fail\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    done = running.run(["sh", "-c", "sleep 1; exit 5"], tmp_path / "out", collect=[PYTHON, "-c", broken])
+    script = running.waits_for("failed", "exit 5")
+    done = running.run(["sh", "-c", script], tmp_path / "out", collect=[PYTHON, "-c", broken], cwd=tmp_path)
     assert done.returncode == 5
     assert "internal error: KeyError" in done.stderr
     assert "Traceback" not in done.stderr
@@ -228,20 +225,26 @@ def test_as_process_1_from_a_read_only_mount(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", inside, command],
-        cwd=tmp_path, env=running.environment(), capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, env=running.environment(), capture_output=True, text=True, timeout=running.TIMEOUT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, "1\n", "")
 
 
+def _asked(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    line = [*INSTALLED, *words]
+    return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=running.TIMEOUT_S, check=False)
+
+
 @pytest.mark.parametrize("words", [["--every", "5"], ["--no-such"], []])
 def test_a_wrong_request_is_one_line_and_code_2(words: list[str], tmp_path: Path) -> None:
-    done = subprocess.run([*INSTALLED, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = _asked(words, tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_help_is_the_collector_s_own(tmp_path: Path) -> None:
-    done = subprocess.run([*INSTALLED, "-h"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = _asked(["-h"], tmp_path)
+    assert done.returncode == 0
     assert done.stdout.startswith("usage: traceanalyzer collect [options] -- COMMAND...")
     for word in ("--every", "--on-latency", "--inject", "examples:"):
         assert word in done.stdout
@@ -250,11 +253,13 @@ def test_help_is_the_collector_s_own(tmp_path: Path) -> None:
 def test_the_signal_for_a_window_never_reaches_the_command(tmp_path: Path) -> None:
     """It would die of it, also where nothing can be recorded."""
     (tmp_path / "file").write_text("in the way")
-    script = "trap 'exit 9' USR2; echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 0.25; done; exit 6"
-    with running.started(["bash", "-c", script], tmp_path / "file" / "out", "--signal") as process:
+    script = "trap 'exit 9' USR2; echo ready; " + running.waits_for("go", "exit 6")
+    with running.started(["bash", "-c", script], tmp_path / "file" / "out", "--signal", cwd=tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGUSR2)
+        assert "nothing is recorded in this run" in running.told(process, "asked for a window")
+        (tmp_path / "go").touch()
         assert process.wait(running.TIMEOUT_S) == 6
 
 
@@ -276,10 +281,12 @@ def test_a_recording_that_cannot_start_leaves_nothing(short: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(("trap", "code"), [("", 6), ("trap 'exit 9' USR2; ", 9)])
 def test_in_mode_full_the_signal_is_the_commands_where_it_handles_it(trap: str, code: int, tmp_path: Path) -> None:
-    script = trap + "echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 0.25; done; exit 6"
-    with running.started(["bash", "-c", script], tmp_path / "out") as process:
-        assert process.stdout is not None and process.stderr is not None
+    script = trap + "echo ready; " + running.waits_for("go", "exit 6")
+    with running.started(["bash", "-c", script], tmp_path / "out", cwd=tmp_path) as process:
+        assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGUSR2)
+        # Where the command handles it, it ends of it and says all by itself.
+        assert ("--mode full records everything" in running.told(process, "--mode full")) == (not trap)
+        (tmp_path / "go").touch()
         assert process.wait(running.TIMEOUT_S) == code
-        assert ("--mode full records everything" in process.stderr.read()) == (not trap)
