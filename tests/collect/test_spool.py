@@ -252,7 +252,7 @@ def test_old_files_go(tmp_path: Path) -> None:
 def test_more_than_can_be_finished_is_dropped_and_holds_recording_back(tmp_path: Path) -> None:
     real = spools.scan
     with spooling(tmp_path) as spool, mock.patch.object(spools, "scan") as slow:
-        slow.side_effect = lambda stream: (time.sleep(0.01), real(stream))[1]
+        slow.side_effect = lambda *args: (time.sleep(0.01), real(*args))[1]
         for number in range(1, 101):
             spool.add(window(spool, number, events=1), {})
         assert spool.stopped == "behind"

@@ -28,7 +28,7 @@ class Control:
     """What was written into the control block."""
 
     asked: list[tuple[int, int, int]] = field(default_factory=list)
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, int, int, int] = (0, 0, 0, 0)
     stopped: int = 0
     held: list[int] = field(default_factory=list)
 
@@ -38,8 +38,8 @@ class Control:
     def request(self, window: int, steps: int, ms: int) -> None:
         self.asked.append((window, steps, ms))
 
-    def record_span(self, from_ns: int, until_ns: int) -> None:
-        self.span = (from_ns, until_ns)
+    def record_span(self, from_ns: int, until_ns: int, quiet_ns: int, end_ns: int) -> None:
+        self.span = (from_ns, until_ns, quiet_ns, end_ns)
 
     def word(self, offset: int) -> int:
         assert offset == layout.STOPPED
@@ -175,13 +175,15 @@ def test_a_window_over_all_ranks(bench: Bench) -> None:
     configs = set(bench.daemon.sent.values())
     assert set(bench.daemon.sent) == {100, 101} and len(configs) == 1, "all start at the same time"
     lines = dict(line.split("=", 1) for line in configs.pop().splitlines())
-    start_ms, ms = int(lines["PROFILE_START_TIME"]), int(lines["ACTIVITIES_DURATION_MSECS"])
+    start_ms, lasts_ms = int(lines["PROFILE_START_TIME"]), int(lines["ACTIVITIES_DURATION_MSECS"])
+    ms = lasts_ms - takers.QUIET_NS // MS
     assert start_ms / 1000 == pytest.approx(NOW + 0.5 + 0.5 + ROOM_S + 0.25, abs=0.26), "it fetches in half a second"
     assert lines["ACTIVITIES_LOG_FILE"] == str(bench.folder / "od-1.json")
     assert 34 * 10 <= ms < 34 * 10 * 2, "32 whole steps of 10 ms, with what profiling may cost"
     assert bench.control.asked == [(1, 32, ms)]
-    begin, end = bench.control.span
-    assert begin <= (start_ms - 100) * MS and end >= (start_ms + ms + 1000) * MS, "every step in it is labelled"
+    begin, until, quiet, end = bench.control.span
+    assert begin <= (start_ms - 100) * MS and until >= (start_ms + lasts_ms + 1000) * MS, "each step in it has a label"
+    assert (quiet, end) == ((start_ms + ms) * MS, (start_ms + lasts_ms) * MS), "no operation at its end"
     assert bench.go_to_end() == []
     bench.traces(1, 100)
     assert bench.go(1) == []
@@ -204,7 +206,7 @@ def test_a_batch_that_does_not_settle_is_taken_anyway_and_says_so(bench: Bench) 
     window = bench.windows.current
     assert window is not None and window.stable is False
     assert bench.now - NOW == pytest.approx(20, abs=0.6)
-    assert "ACTIVITIES_DURATION_MSECS=2000" in bench.daemon.sent[100], "no step time to go by: as long as it may last"
+    assert "ACTIVITIES_DURATION_MSECS=2100" in bench.daemon.sent[100], "no step time to go by: as long as it may last"
     bench.go_to_end()
     bench.traces(1)
     (done,) = bench.go(0.25)
@@ -442,7 +444,7 @@ def test_a_window_that_nobody_could_begin_is_begun_anew(bench: Bench, capsys: py
 
 def write_steps(bench: Bench) -> None:
     """Steps all through the window that was sent."""
-    begin, end = bench.control.span
+    begin, end, *_ = bench.control.span
     for ring in bench.rings.values():
         ring.write(*steady((end - begin) // (10 * MS), begin, 10 * MS))
     for process in bench.processes.live:
@@ -549,7 +551,7 @@ def test_an_unknown_model_is_recorded_without_labels(tmp_path: Path) -> None:
     assert isinstance(window, Window)
     bench.go(0.5)
     assert window.labelled is False and window.stable is None
-    assert "ACTIVITIES_DURATION_MSECS=2000" in bench.daemon.sent[100]
+    assert "ACTIVITIES_DURATION_MSECS=2100" in bench.daemon.sent[100]
     bench.close()
 
 
@@ -647,7 +649,7 @@ def test_the_python_recorder_when_it_is_forced(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "--signal", "--recorder", "python", ranks=2)
     bench.decode()
     window = bench.request()
-    assert bench.go(0.5) == [] and bench.control.asked == [(1, 32, 2000)] and bench.control.span == (0, 0)
+    assert bench.go(0.5) == [] and bench.control.asked == [(1, 32, 2000)] and bench.control.span == (0, 0, 0, 0)
     meta(tmp_path, 100, 1, opened_ns=5, closed_ns=9, open_ms=1.5, stop_ms=2, path="/somewhere/else", steps="?")
     assert bench.go(1) == []
     bench.rings[101].word(layout.RING_SEEN_WINDOW, 1)  # it refused: its own profiler runs

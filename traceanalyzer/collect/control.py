@@ -41,9 +41,18 @@ class Control:
         self._set(layout.MAX_MS, ms)
         self._set(layout.WINDOW_ID, window)  # last: who sees the new number finds its limits in place
 
-    def record_span(self, from_ns: int, until_ns: int) -> None:
-        """Let steps carry labels from one epoch nanosecond to another, for an on-demand window."""
-        self._set(layout.RECORD_UNTIL_NS, 0)  # between the two writes there is no span, rather than a wrong one
+    def record_span(self, from_ns: int, until_ns: int, quiet_ns: int, end_ns: int) -> None:
+        """Plan an on-demand window, all in epoch nanoseconds.
+
+        Args:
+            from_ns, until_ns: steps carry labels between them.
+            quiet_ns: from then on no operation is taken any more.
+            end_ns: when Kineto ends it.
+        """
+        self._set(layout.RECORD_UNTIL_NS, 0)  # between the writes there is no span, rather than a wrong one
+        self._set(layout.WINDOW_END_NS, 0)
+        self._set(layout.QUIET_FROM_NS, quiet_ns)
+        self._set(layout.WINDOW_END_NS, end_ns)
         self._set(layout.RECORD_FROM_NS, from_ns)
         self._set(layout.RECORD_UNTIL_NS, until_ns)
 

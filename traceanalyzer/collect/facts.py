@@ -25,6 +25,11 @@ class RawWindow:
     stop_ms: float | None = None
     save_ms: float | None = None
 
+    @property
+    def whole_until_ns(self) -> int | None:
+        """A step that ends later may lack operations, as the recorder took no more (see `inside.quiet`); None: none."""
+        return self.closed_ns if self.recorder == "ondemand" else None
+
 
 @dataclass
 class Window:

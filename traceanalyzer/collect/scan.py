@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -58,8 +59,12 @@ class Scan:
         return sum(self.phases.values())
 
 
-def scan(stream: BinaryIO) -> Scan:
+def scan(stream: BinaryIO, whole_until_ns: int | None = None) -> Scan:
     """Read a raw trace from its beginning.
+
+    Args:
+        stream: the trace.
+        whole_until_ns: epoch nanoseconds; a step that ends later is cut, whatever its label says. None: none is.
 
     Raises:
         Damaged: it is no complete JSON object, has no closed `traceEvents`, or no event.
@@ -92,7 +97,7 @@ def scan(stream: BinaryIO) -> Scan:
         raise Damaged("something after the end")
     if not found.events:
         raise Damaged("no events")
-    tally.settle()
+    tally.settle(whole_until_ns)
     return found
 
 
@@ -223,8 +228,7 @@ class _Tally:
 
     def __init__(self, found: Scan) -> None:
         self.found = found
-        self.begins: list[float] = []
-        self.ends: list[float] = []
+        self.finished: list[tuple[float, float, str]] = []
         self.first: tuple[float, str | None] | None = None
         self.window: tuple[float, float] | None = None
 
@@ -257,20 +261,22 @@ class _Tally:
             self.found.unfinished += 1
             return
         phase = label.group(1) if label.group(1) in PHASES else "other"
-        self.found.phases[phase] = self.found.phases.get(phase, 0) + 1
-        self.begins = [min([span[0], *self.begins])]
-        self.ends = [max([span[1], *self.ends])]
+        self.finished.append((*span, phase))
 
-    def settle(self) -> None:
-        """Turn the trace's own microseconds into epoch nanoseconds, now that its base is known."""
+    def settle(self, whole_until_ns: int | None) -> None:
+        """Count the steps, and turn the trace's own microseconds into epoch nanoseconds, now that its base is known."""
         base = self.found.header.get("baseTimeNanoseconds")
         if isinstance(base, bool) or not isinstance(base, int):
             base = 0
         found = self.found
         if self.first is not None and self.first[1] is not None:
             found.first_number = int(self.first[1])
-        if self.begins:
-            found.first_step_ns, found.last_step_ns = _epoch(base, self.begins[0]), _epoch(base, self.ends[0])
+        spans = [(_epoch(base, begin), _epoch(base, end), phase) for begin, end, phase in self.finished]
+        whole = [span for span in spans if whole_until_ns is None or span[1] <= whole_until_ns]
+        found.unfinished += len(spans) - len(whole)
+        found.phases = dict(Counter(phase for _, _, phase in whole))
+        if whole:
+            found.first_step_ns, found.last_step_ns = min(span[0] for span in whole), max(span[1] for span in whole)
         if self.window is not None:
             found.opened_ns, found.closed_ns = _epoch(base, self.window[0]), _epoch(base, self.window[1])
 

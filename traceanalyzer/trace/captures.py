@@ -59,7 +59,8 @@ def captures_beside(paths: Sequence[str | Path], traces: Sequence[Trace]) -> tup
             trace = read_kineto(candidate)
         except (TraceAnalyzerError, OSError):
             continue
-        if any(_same_devices(trace, one) for one in traces):
+        copies = any(trace.source.sha256 == one.source.sha256 for one in traces)
+        if not copies and any(_same_devices(trace, one) for one in traces):
             found.append(trace)
     return tuple(found)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.blocks import BLOCK_BYTES, EventBlocks
+from traceanalyzer.trace.closing import until_closed
 from traceanalyzer.trace.codes import ThreadKey
 from traceanalyzer.trace.columns import Columns
 from traceanalyzer.trace.events import CATEGORIES
@@ -58,11 +59,13 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
     finished = finish(columns, book)
     tables = finished.tables
     first = min((int(table["start_ns"].min()) for table in tables.values() if len(table)), default=None)
+    metadata = read_metadata(values, first, book)
+    tables = until_closed(tables, metadata, book)
     return Trace(
         source=Source(source.name, digest, source.format, source.bytes, columns.events),
         strings=finished.strings,
         threads=tuple(_label(key, columns.thread_names.get(key, "")) for key in finished.threads),
-        metadata=read_metadata(values, first, book),
+        metadata=metadata,
         quality=book.notes(),
         kernels=tables["kernels"],
         launches=tables["launches"],

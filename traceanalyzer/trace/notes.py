@@ -35,6 +35,7 @@ WHOLE_MICROSECONDS = "whole_microseconds"
 WINDOWS_OVERLAP = "windows_overlap"
 WINDOWS_LEFT_OUT = "windows_left_out"
 WINDOWS_WITHOUT_RANKS = "windows_without_ranks"
+EMPTY_FILES = "empty_files_left_out"
 RECORDING_UNREADABLE = "recording_unreadable"
 RECORDING_FILES_MISSING = "recording_files_missing"
 RECORDING_FILES_UNREADABLE = "recording_files_unreadable"
@@ -45,6 +46,7 @@ RECORDING_FAILURES = "recording_failures"
 RECORDING_STEPS_LOST = "recording_steps_lost"
 RECORDING_STEPLOG_SHORT = "recording_steplog_short"
 FRAMES_LEFT_OUT = "frames_left_out"
+AFTER_WINDOW = "after_window"
 OTHER_PROCESSES = "other_processes_left_out"
 
 SEVERITY: dict[str, Severity] = {
@@ -71,6 +73,7 @@ SEVERITY: dict[str, Severity] = {
     WINDOWS_OVERLAP: "warning",
     WINDOWS_LEFT_OUT: "info",
     WINDOWS_WITHOUT_RANKS: "warning",
+    EMPTY_FILES: "warning",
     RECORDING_UNREADABLE: "warning",
     RECORDING_FILES_MISSING: "warning",
     RECORDING_FILES_UNREADABLE: "warning",
@@ -82,6 +85,7 @@ SEVERITY: dict[str, Severity] = {
     RECORDING_STEPLOG_SHORT: "info",
     OTHER_PROCESSES: "warning",
     FRAMES_LEFT_OUT: "info",
+    AFTER_WINDOW: "info",
 }
 """Every code a reader may note, with its severity."""
 

@@ -13,6 +13,7 @@ from traceanalyzer.trace import notes
 from traceanalyzer.trace.folder import trace_files, traces_in
 from traceanalyzer.trace.kineto import read_kineto
 from traceanalyzer.trace.recording import MANIFEST, Manifest, find, read_recording
+from traceanalyzer.trace.refuse import printable
 from traceanalyzer.trace.tables import Note, Trace
 
 
@@ -28,7 +29,8 @@ def read_trace(path: str | Path) -> Trace:
 def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
     """Read several files, folders and recordings: of a folder every trace in it, sorted by name.
 
-    Of a recording its windows are read, as many as memory should hold; see `trace.recording`.
+    Of a recording its windows are read, as many as memory should hold; see `trace.recording`. Files without a single
+    byte are left out and noted where another path is left.
 
     Raises:
         TraceAnalyzerError: as `read_trace`; also for no path at all, for a folder without traces, and for one with
@@ -36,18 +38,33 @@ def read_traces(paths: Sequence[str | Path]) -> list[Trace]:
     """
     if not paths:
         return [read_trace(file) for file in trace_files(paths)]
+    empty = [path for path in paths if _is_empty(path)]
+    kept = [path for path in paths if path not in empty] if len(empty) < len(paths) else paths
     traces: list[Trace] = []
-    for path in paths:
+    for path in kept:
         manifest = _recording(path)
         if manifest is not None:
             traces += read_recording(manifest, read_trace)
             continue
         found = [read_trace(file) for file in trace_files([path])]
         if str(path) != "-" and (Path(path) / MANIFEST).is_file():
-            unreadable = Note(notes.RECORDING_UNREADABLE, notes.SEVERITY[notes.RECORDING_UNREADABLE])
-            found[0] = replace(found[0], quality=(unreadable, *found[0].quality))
+            found[0] = _noted(found[0], notes.RECORDING_UNREADABLE)
         traces += found
+    if len(kept) < len(paths):
+        traces[0] = _noted(traces[0], notes.EMPTY_FILES, len(empty), printable(Path(empty[0]).name))
     return traces
+
+
+def _is_empty(path: str | Path) -> bool:
+    try:
+        return str(path) != "-" and Path(path).is_file() and Path(path).stat().st_size == 0
+    except (OSError, ValueError):  # the reader says what is wrong with it
+        return False
+
+
+def _noted(trace: Trace, code: str, count: int = 1, detail: str = "") -> Trace:
+    """The trace with one more note before its own."""
+    return replace(trace, quality=(Note(code, notes.SEVERITY[code], count, detail), *trace.quality))
 
 
 def _recording(path: str | Path) -> Manifest | None:

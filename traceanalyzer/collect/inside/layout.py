@@ -38,6 +38,10 @@ HEARTBEAT_NS = 64
 KINETO_UNTIL_NS = 72
 """Epoch nanoseconds until which Kineto may be at work on an on-demand window, or about to begin: no session of the
 script may start, since the two together crash. 0: it is not."""
+QUIET_FROM_NS = 80
+"""Epoch nanoseconds from which an on-demand window takes no further operations: see `quiet`."""
+WINDOW_END_NS = 88
+"""Epoch nanoseconds at which Kineto ends it; 0: no on-demand window is planned."""
 HEARTBEAT_LIMIT_NS = 10_000_000_000
 """No window is opened when the heartbeat is older."""
 

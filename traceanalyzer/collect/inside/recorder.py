@@ -27,6 +27,7 @@ from . import exits, layout, session
 from .arbiter import SLACK_NS, arbiter, wait_while, watch_forks
 from .bystanders import OUR_THREAD
 from .guard import given_up, guarded, note
+from .quiet import quiet
 from .runtime import process
 
 RETRY_NS = 100_000_000
@@ -382,4 +383,5 @@ def _planned() -> int:
     if number != recorder.seen:
         recorder.seen = number
         process.set(layout.RING_SEEN_WINDOW, number)
+    quiet.step(now)
     return number

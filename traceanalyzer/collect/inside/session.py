@@ -52,16 +52,8 @@ class Session:
         return self.all_threads or threading.get_ident() == self._thread
 
     def quiet(self) -> bool:
-        """Take no further operations; those in flight still write their ends. False: this torch cannot.
-
-        Torch says a line about GPU tracks on stderr, which does not matter at a session's end.
-        """
-        torch = self._torch
-        toggle = getattr(self._profile, "toggle_collection_dynamic", None)
-        if toggle is None or not self.all_threads:
-            return False
-        toggle(False, {torch.profiler.ProfilerActivity.CPU})
-        return True
+        """As `take_no_more`; False for a session of one thread, too."""
+        return self.all_threads and take_no_more()
 
     def stop(self) -> bool:
         """Stop recording. False when there is no result: another session has cancelled this one."""
@@ -85,6 +77,20 @@ class Session:
             for left in (partial, f"{partial}.tmp"):  # Kineto writes beside its target and renames
                 if os.path.exists(left):
                     os.remove(left)
+
+
+def take_no_more() -> bool:
+    """Let the session that records all threads, if any runs, take no further operations; False: this torch cannot.
+
+    Those in flight still write their ends. Torch says a line about GPU tracks on stderr, which does not matter at a
+    session's end.
+    """
+    torch = sys.modules["torch"]
+    toggle = getattr(torch.autograd.profiler, "_toggle_collection_dynamic", None)
+    if toggle is None:
+        return False
+    toggle(False, {torch._C._profiler.ProfilerActivity.CPU})
+    return True
 
 
 def suits_this_thread() -> bool:

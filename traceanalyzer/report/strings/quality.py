@@ -45,12 +45,14 @@ QUALITY: Mapping[str, str] = {
     "count neither as idle nor as busy.",
     "windows_left_out": "{detail} windows were read; the other {count} would take more memory than one large trace. "
     "Give their files to read them.",
+    "after_window": "{count} kernel{s} launched after the recorder had closed its window {were} left out.",
     "windows_overlap": "{count} window{s} overlap{v} another one in time and {were} left out.",
     "windows_without_ranks": "{count} window{s} {have} no file of some ranks ({detail}): a slower one may be missing "
     "there.",
     "recording_unreadable": "The recording's manifest could not be read; the traces beside it were read one by one.",
     "recording_files_missing": "{count} file{s} that the recording names {are} not there: deleted for room, or not "
     "copied along.",
+    "empty_files_left_out": "{count} file{s} {are} empty and {were} left out ({detail}): a slower rank may be missing.",
     "recording_files_unreadable": "{count} file{s} of the recording could not be read and {were} left out.",
     "recording_files_changed": "{count} file{s} {are} not what was recorded: changed since.",
     "recording_unfinished": "The recording was not closed: it is still running, or its supervisor was killed. Windows "
@@ -120,6 +122,8 @@ QUALITY: Mapping[str, str] = {
     "rank_given_twice": "{count} file{s} {are} a copy of another one and {were} left out: {detail}.",
     "front_end_left_out": "{count} trace{s} without a rank and without any work of a GPU {were} left out: {detail}. "
     "Servers write one of their front end.",
+    "empty_rank_left_out": "{count} rank{s} ({detail}) {were} left out, as nothing was recorded of what ran on the "
+    "device: a slower one may be missing.",
     "ranks_from_names": "No trace says which rank it is, so their names do.",
     "ranks_not_aligned": "The clock{s} of {count} rank{s} ({detail}) cannot be aligned with the first one's: too few "
     "collectives match, or they end too far apart. Who waits for whom is not known there.",
