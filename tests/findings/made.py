@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 
 from tests.analysis.lines import STEP_DEFAULTS, device, empty_table, trace
-from traceanalyzer.analysis import ledger, phases, timeline
+from traceanalyzer.analysis import ledger, phases, roofline, timeline
 from traceanalyzer.analysis.devices import DeviceInfo
 from traceanalyzer.analysis.forecast import step_model
+from traceanalyzer.analysis.pipeline import DeviceAnalysis
 from traceanalyzer.analysis.steps import RunFacts
 from traceanalyzer.findings.evaluate import ask
 from traceanalyzer.findings.model import Finding
@@ -118,7 +119,8 @@ def phase(
     line = _timeline(pd.DataFrame(rows), pd.DataFrame(found), launches, grids, dims, info, with_stack)
     book = ledger.account(line)
     facts_of_run = run or RunFacts("generation", None, "eager", 1)
-    about = of_phase(line, step_model(line, book, name), phases.summarize(line, book), facts_of_run, name)
+    device = DeviceAnalysis(line, book, roofline.by_kernel(line), phases.summarize(line, book))
+    about = of_phase(device, step_model(line, book, name), facts_of_run, name)
     assert about is not None
     return replace(about, room=room)
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pandas as pd
 
 from traceanalyzer.analysis import activity as activities
 from traceanalyzer.analysis import (
     beside,
+    critical,
     devices,
     floor,
     forecast,
@@ -28,6 +30,7 @@ from traceanalyzer.analysis import (
     hta,
     idle,
     kernels,
+    launches,
     ledger,
     limits,
     memory,
@@ -82,14 +85,33 @@ class AnalysisOptions:
             limits.check("price", self.price.per_gpu_hour)
 
 
+LAUNCHED = ("prefill", "decode", "mixed")
+"""The phases whose steps are asked how they were launched."""
+
+
 @dataclass(frozen=True)
 class DeviceAnalysis:
-    """Everything that holds for one device."""
+    """Everything that holds for one device.
+
+    What only the slowest device is asked for is worked out when it is first asked for.
+    """
 
     timeline: timeline.Timeline
     ledger: ledger.Ledger
     kernels: pd.DataFrame
     phases: list[phases.PhaseSummary]
+
+    @cached_property
+    def critical_paths(self) -> Mapping[str, critical.CriticalPath]:
+        """The critical path of the median step of each phase in `LAUNCHED` of which it can be told."""
+        found = {phase: critical.critical_path(self.timeline, phase) for phase in LAUNCHED}
+        return {phase: path for phase, path in found.items() if path is not None}
+
+    @cached_property
+    def launch_stats(self) -> Mapping[str, launches.LaunchStats]:
+        """How the complete steps of each phase in `LAUNCHED` were launched; without phases that have no kernel."""
+        found = {phase: launches.launch_stats(self.timeline, phase) for phase in LAUNCHED}
+        return {phase: stats for phase, stats in found.items() if stats is not None}
 
 
 @dataclass(frozen=True)

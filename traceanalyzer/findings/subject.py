@@ -7,7 +7,6 @@ What could be wrong: where kernels overlap on several streams, the activity "bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,14 +15,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.attribution import replayed
-from traceanalyzer.analysis.critical import CriticalPath, critical_path
+from traceanalyzer.analysis.critical import CriticalPath
 from traceanalyzer.analysis.forecast import StepModel, step_model
 from traceanalyzer.analysis.forecast.replay import Replay, replay
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.late import late
-from traceanalyzer.analysis.launches import LaunchStats, launch_stats
+from traceanalyzer.analysis.launches import LaunchStats
 from traceanalyzer.analysis.phases import PhaseSummary
-from traceanalyzer.analysis.pipeline import Analysis
+from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.analysis.ranks import Ranks
 from traceanalyzer.analysis.roofline import grid_blocks
 from traceanalyzer.analysis.steps import RunFacts
@@ -45,7 +44,7 @@ class PhaseSubject:
     Args:
         phase: prefill or decode.
         run: what the whole trace is a recording of.
-        timeline: of the device.
+        device: whose phase it is.
         summary: the phase's figures.
         steps: its complete steps.
         rows: the device's activity in those steps, by step and start, indexed 0..n-1.
@@ -56,13 +55,18 @@ class PhaseSubject:
 
     phase: str
     run: RunFacts
-    timeline: Timeline
+    device: DeviceAnalysis
     summary: PhaseSummary
     steps: pd.DataFrame
     rows: pd.DataFrame
     model: StepModel
     room: int | None = None
     ranks: Ranks | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """The device's."""
+        return self.device.timeline
 
     @property
     def count(self) -> int:
@@ -105,15 +109,15 @@ class PhaseSubject:
         """When the host waited for the device in these steps."""
         return blocking.in_steps(self.timeline, self.steps)
 
-    @cached_property
+    @property
     def critical(self) -> CriticalPath | None:
         """The critical path of the median step; None where it cannot be told."""
-        return critical_path(self.timeline, self.phase)
+        return self.device.critical_paths.get(self.phase)
 
-    @cached_property
+    @property
     def launching(self) -> LaunchStats | None:
         """How these steps were launched."""
-        return launch_stats(self.timeline, self.phase)
+        return self.device.launch_stats.get(self.phase)
 
     def on_path(self, kind: str, saving_ns: float) -> float:
         """A saving in one kind of time, no more than the critical path of a step has of it.
@@ -225,21 +229,20 @@ def subject(analysis: Analysis, phase: str) -> PhaseSubject | None:
     """The phase of the slowest device, or None where it has no complete step that took time."""
     main = analysis.main
     model = analysis.decode if phase == "decode" else step_model(main.timeline, main.ledger, phase)
-    about = of_phase(main.timeline, model, main.phases, analysis.main_run, phase)
+    about = of_phase(main, model, analysis.main_run, phase)
     room = analysis.memory.max_sequences if analysis.memory and phase == "decode" else None
     return replace(about, room=room, ranks=analysis.ranks) if about else None
 
 
-def of_phase(
-    line: Timeline, model: StepModel | None, summaries: Sequence[PhaseSummary], run: RunFacts, phase: str
-) -> PhaseSubject | None:
+def of_phase(device: DeviceAnalysis, model: StepModel | None, run: RunFacts, phase: str) -> PhaseSubject | None:
     """A phase of a device, its room not known; None where it has no complete step that took time, and so no model."""
-    steps = line.complete_steps
+    steps = device.timeline.complete_steps
     steps = steps[steps["phase"] == phase]
-    summary = next((found for found in summaries if found.phase == phase), None)
+    summary = next((found for found in device.phases if found.phase == phase), None)
     if summary is None or model is None:
         return None
-    return PhaseSubject(phase, run, line, summary, steps, _in_order(line.table, steps), model)
+    rows = _in_order(device.timeline.table, steps)
+    return PhaseSubject(phase, run, device, summary, steps, rows, model)
 
 
 def _in_order(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

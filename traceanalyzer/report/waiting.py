@@ -10,13 +10,10 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from traceanalyzer.analysis import idle
-from traceanalyzer.analysis.critical import critical_path
-from traceanalyzer.analysis.launches import launch_stats
 from traceanalyzer.analysis.pipeline import Analysis, DeviceAnalysis
 from traceanalyzer.report.idle import CriticalPart, CriticalPath, HostRead, IdleCause, Launches
 from traceanalyzer.report.values import capped, us
 
-_LAUNCHED = ("prefill", "decode", "mixed")
 _MOST_READS = 5
 
 
@@ -51,8 +48,6 @@ def _cause(device: DeviceAnalysis, row: Mapping[Hashable, Any], summaries: Mappi
 
 def launches(analysis: Analysis) -> list[Launches]:
     """The launch statistics of the slowest device, by phase."""
-    line = analysis.main.timeline
-    found = [launch_stats(line, phase) for phase in _LAUNCHED]
     return [
         Launches(
             phase=stats.phase,
@@ -70,14 +65,12 @@ def launches(analysis: Analysis) -> list[Launches]:
             reads=[HostRead(op=capped(r.op), per_step=r.per_step, us_per_step=r.ns_per_step / 1e3)
                    for r in stats.reads[:_MOST_READS]],
         )
-        for stats in found if stats is not None
+        for stats in analysis.main.launch_stats.values()
     ]  # fmt: skip
 
 
 def critical_paths(analysis: Analysis) -> list[CriticalPath]:
     """The critical path of the median step of each phase of the slowest device."""
-    line = analysis.main.timeline
-    found = [path for phase in _LAUNCHED if (path := critical_path(line, phase)) is not None]
     return [
         CriticalPath(
             phase=path.phase,
@@ -88,7 +81,7 @@ def critical_paths(analysis: Analysis) -> list[CriticalPath]:
                 for kind in dict.fromkeys((*path.parts, *(kind for kind in path.saved if kind != "launches")))
             ],
         )
-        for path in found
+        for path in analysis.main.critical_paths.values()
     ]
 
 
