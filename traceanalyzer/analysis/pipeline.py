@@ -261,9 +261,9 @@ def _analyze_trace(
     windows = [config.window(layer) for layer in range(config.layers)] if config else []
     measured = work.fill_attention(trace, activity, measured, found.table, found.activity_step, windows)
     measured = work.fill_experts(trace, activity, measured, _sized(described))
-    measured, fit = replay.fill_matched(
-        trace, activity, measured, found.table, found.activity_step, evidence, windows, described.hidden
-    )
+    recorded = replay.Recorded(trace, activity, measured, found.table, found.activity_step)
+    measured, fit = replay.fill_matched(recorded, evidence, windows, described.hidden)
+    recorded = replace(recorded, work=measured)
     given = devices.Limits(options.gpu, options.peaks_tflops, options.bandwidth_gbs)
     hip = any(trace.text(code).startswith("hip") for code in trace.launches["name"].unique())
     analysed = []
@@ -276,7 +276,8 @@ def _analyze_trace(
         else devices.describe(trace.metadata, int(device), hip, given)
         for device in on
     }
-    measured, refused = replay.fill(trace, activity, measured, found.table, found.activity_step, described, infos)
+    measured, refused = replay.fill(recorded, described, infos)
+    del recorded  # it holds what lacked that work
     for device, info in infos.items():
         rows = (activity.table["device"] == device).to_numpy()
         on_device = found.table[found.table["device"] == device]

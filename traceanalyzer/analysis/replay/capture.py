@@ -21,6 +21,7 @@ import pandas as pd
 from traceanalyzer.analysis import activity as activities
 from traceanalyzer.analysis import kernels, steps, work
 from traceanalyzer.analysis.replay.helpers import fill_helpers
+from traceanalyzer.analysis.replay.recorded import Recorded
 from traceanalyzer.analysis.replay.reference import Evidence, Ints, Part, evidence_of_steps
 from traceanalyzer.trace.tables import KERNEL, KERNEL_COLUMNS, MISSING, USER, Trace
 
@@ -44,7 +45,9 @@ def evidence_of(trace: Trace) -> Evidence:
     measured = work.measure(run, activity, kernels.classes(run, activity))
     if not len(rows):
         found = steps.find(trace, activity, measured)
-        return evidence_of_steps(trace, activity, measured, found.table, found.activity_step, trace.source.name)
+        return evidence_of_steps(
+            Recorded(trace, activity, measured, found.table, found.activity_step), trace.source.name
+        )
     placed = tuple(replace(part, rows=np.searchsorted(rows, part.rows)) for part in parts)
     measured = fill_helpers(run, activity, work.fill_experts(run, activity, measured, None))
     named = bool((run.kernels["name"].to_numpy() >= 0).all())

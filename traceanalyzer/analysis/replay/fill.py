@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.devices import DeviceInfo
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
 from traceanalyzer.analysis.model.description import Description
@@ -26,12 +25,13 @@ from traceanalyzer.analysis.replay.align import Refused
 from traceanalyzer.analysis.replay.facts import captured_rows, facts_of
 from traceanalyzer.analysis.replay.layers import arrange
 from traceanalyzer.analysis.replay.parts import Part, parts, work_of
+from traceanalyzer.analysis.replay.recorded import Recorded
 from traceanalyzer.analysis.replay.sequence import Alike, sequences
 from traceanalyzer.analysis.replay.sizes import Facts, Sizes, sizes_of
-from traceanalyzer.analysis.work.columns import FLOATS, INTEGERS, Bools, Ints, columns, objects, spread
+from traceanalyzer.analysis.work.columns import FLOATS, INTEGERS, Ints, columns, objects, spread
 from traceanalyzer.analysis.work.measure import TENSOR_DTYPES
 from traceanalyzer.analysis.work.opwork import OpWork
-from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
+from traceanalyzer.trace.tables import MISSING, Note
 
 SOURCE = "model-config"
 PHASES = ("prefill", "decode", "mixed")
@@ -48,21 +48,12 @@ class Answer:
 
 
 def fill(
-    trace: Trace,
-    activity: Activity,
-    work: pd.DataFrame,
-    steps: pd.DataFrame,
-    activity_step: np.ndarray,
-    described: Description,
-    on: Mapping[int, DeviceInfo],
+    recorded: Recorded, described: Description, on: Mapping[int, DeviceInfo]
 ) -> tuple[pd.DataFrame, tuple[Note, ...]]:
     """The work table with what the model's description tells of kernels without work.
 
     Args:
-        trace, activity: what was read, and what ran.
-        work: as `measure` returns it.
-        steps: `Steps.table`.
-        activity_step: the step of every row, MISSING where it belongs to none.
+        recorded: the trace.
         described: what is known of the model.
         on: the devices, by their numbers.
 
@@ -70,43 +61,35 @@ def fill(
         The table, and what could not be answered.
     """
     sizes = sizes_of(described)
-    wanted = _wanted(activity, work, steps, activity_step)
+    wanted = _wanted(recorded)
     if sizes is None or not len(wanted):
-        return work, ()
+        return recorded.work, ()
     answer = Answer()
-    unknown = unworked(work)
-    by_step = steps.set_index("step")
-    for alike in sequences(trace, activity.table, work, activity_step, wanted):
-        _answer(trace, activity.table, work, unknown, by_step, alike, sizes, on, answer)
+    by_step = recorded.steps.set_index("step")
+    for alike in sequences(recorded, wanted):
+        _answer(recorded, by_step, alike, sizes, on, answer)
     notes: tuple[Note, ...] = ()
     if answer.refused:
         why, _ = answer.refused.most_common(1)[0]
         notes = (Note("replay_refused", "warning", sum(answer.refused.values()), why),)
-    return with_work(work, answer), notes
+    return with_work(recorded.work, answer), notes
 
 
-def unworked(work: pd.DataFrame) -> Bools:
-    """Rows of which neither FLOPs nor bytes are known."""
-    unknown: Bools = work["flops"].isna().to_numpy() & work["bytes"].isna().to_numpy()
-    return unknown
-
-
-def _wanted(activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray) -> Ints:
+def _wanted(recorded: Recorded) -> Ints:
     """Steps in which a product or attention has no known work."""
-    if activity.on_cpu or not len(steps):
-        return np.empty(0, np.int64)
+    work, steps = recorded.work, recorded.steps
     heavy = work["category"].isin((*MATRIX_CATEGORIES, "attention")) & ~work["role"].isin(HELPER_ROLES)
-    asking = heavy.to_numpy() & unworked(work) & (activity.table["kind"].to_numpy() == KERNEL) & (activity_step >= 0)
+    asking = heavy.to_numpy() & recorded.unknown & recorded.in_steps
     of = steps.loc[steps["phase"].isin(PHASES), "step"].to_numpy(np.int64)
-    wanted: Ints = np.intersect1d(np.unique(activity_step[asking]), of)
+    wanted: Ints = np.intersect1d(np.unique(recorded.activity_step[asking]), of)
     return wanted
 
 
 def _answer(
-    trace: Trace, table: pd.DataFrame, work: pd.DataFrame, unknown: Bools, steps: pd.DataFrame, alike: Alike,
-    sizes: Sizes, on: Mapping[int, DeviceInfo], answer: Answer,
-) -> None:  # fmt: skip
+    recorded: Recorded, steps: pd.DataFrame, alike: Alike, sizes: Sizes, on: Mapping[int, DeviceInfo], answer: Answer
+) -> None:
     """One sequence: its layers, each step's facts, the work of every part, and the checks of all of it."""
+    trace, table, work = recorded.trace, recorded.activity.table, recorded.work
     carriers, count = alike.carriers, len(alike.steps)
     decodes = bool((steps.loc[alike.steps, "phase"] == "decode").all())
     passed = arrange(carriers, sizes.config, decodes)
@@ -136,7 +119,7 @@ def _answer(
     if why is not None:
         answer.refused[why] += count
         return
-    take = unknown[rows] & (done >= 0)
+    take = recorded.unknown[rows] & (done >= 0)
     answer.rows.append(rows[take])
     answer.done.append(done[take] + len(answer.works))
     answer.works.extend(works)

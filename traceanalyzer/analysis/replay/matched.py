@@ -17,7 +17,8 @@ from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.attribution import launches_of, replayed
 from traceanalyzer.analysis.kernels import HELPER_ROLES
 from traceanalyzer.analysis.replay.align import Alignment, Refused, align
-from traceanalyzer.analysis.replay.fill import Answer, unworked, with_work
+from traceanalyzer.analysis.replay.fill import Answer, with_work
+from traceanalyzer.analysis.replay.recorded import Recorded
 from traceanalyzer.analysis.replay.reference import (
     GRID_AXES,
     SOURCE,
@@ -33,7 +34,7 @@ from traceanalyzer.analysis.replay.sequence import sequences
 from traceanalyzer.analysis.replay.unnamed import with_names
 from traceanalyzer.analysis.work.columns import FLOATS, Bools
 from traceanalyzer.analysis.work.opwork import OpWork
-from traceanalyzer.trace.tables import KERNEL, MISSING, Note, Trace
+from traceanalyzer.trace.tables import MISSING, Note
 
 _SIZES = ("heads", "kv_heads", "head_dim", "batch", "q_len")
 _FEWEST = 8
@@ -56,22 +57,12 @@ class _Matched:
 
 
 def fill_matched(
-    trace: Trace,
-    activity: Activity,
-    work: pd.DataFrame,
-    steps: pd.DataFrame,
-    activity_step: np.ndarray,
-    beside: Sequence[Evidence],
-    windows: Sequence[int | None],
-    hidden: int | None,
+    recorded: Recorded, beside: Sequence[Evidence], windows: Sequence[int | None], hidden: int | None
 ) -> tuple[pd.DataFrame, tuple[Note, ...]]:
     """The work table with the work of kernels that line up with an eager step of the trace, or with evidence beside it.
 
     Args:
-        trace, activity: what was read, and what ran.
-        work: as `measure` returns it.
-        steps: `Steps.table`.
-        activity_step: the step of every row, MISSING where it belongs to none.
+        recorded: the trace.
         beside: what other files hold, see `capture.evidence_of`.
         windows: of each layer of the model its window, None without one; empty where the model is not known.
         hidden: its hidden size, None where unknown.
@@ -79,35 +70,34 @@ def fill_matched(
     Returns:
         The table, and which files were used, and which do not fit.
     """
-    wanted = _wanted(activity, work, activity_step)
+    work = recorded.work
+    wanted = _wanted(recorded)
     if not len(wanted):
         return work, _notes({}, (), {one.file: "no replayed kernel lacks its work" for one in beside}, beside)
-    own = evidence_of_steps(trace, activity, work, steps, activity_step)
+    own = evidence_of_steps(recorded)
     known = [reference for evidence in (own, *beside) for reference in references(evidence)]
     unnamed = [one for one in beside if not one.named]
     if not known and not unnamed:
         return work, ()
     finder = _Finder(known, unnamed, hidden)
-    found = _match(trace, activity, work, steps, activity_step, wanted, finder)
-    answer, unknown = Answer(), unworked(work)
+    found = _match(recorded, wanted, finder)
+    answer = Answer()
     for place, matched in found.items():
-        _take(known[place], matched, unknown, answer)
-        _take_attention(known[place], matched, unknown, steps, windows, answer)
+        _take(known[place], matched, recorded.unknown, answer)
+        _take_attention(known[place], matched, recorded.unknown, recorded.steps, windows, answer)
     return with_work(work, answer, SOURCE), _notes(found, known, finder.refused, beside)
 
 
-def _match(
-    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray,
-    wanted: Ints, finder: _Finder,
-) -> dict[int, _Matched]:  # fmt: skip
+def _match(recorded: Recorded, wanted: Ints, finder: _Finder) -> dict[int, _Matched]:
     """The wanted steps by the reference they line up with (its place among those of the finder)."""
-    by_step = steps.set_index("step")
+    trace, table = recorded.trace, recorded.activity.table
+    by_step = recorded.steps.set_index("step")
     size = by_step["tokens"] + by_step["padded_tokens"].fillna(0.0)
-    kernel = activity.table["kernel"].to_numpy(np.int64)
-    op = activity.table["op"].to_numpy()
+    kernel = table["kernel"].to_numpy(np.int64)
+    op = table["op"].to_numpy()
     in_graph = replayed(trace, launches_of(trace))
     found: dict[int, _Matched] = {}
-    for alike in sequences(trace, activity.table, work, activity_step, wanted):
+    for alike in sequences(recorded, wanted):
         rows = alike.rows[:, op[alike.rows[0]] < 0]
         ran = trace.kernels.iloc[kernel[rows[0]]]
         names = [trace.text(code) for code in ran["name"].tolist()]
@@ -129,13 +119,10 @@ def _match(
     return found
 
 
-def _wanted(activity: Activity, work: pd.DataFrame, activity_step: np.ndarray) -> Ints:
+def _wanted(recorded: Recorded) -> Ints:
     """Steps with several kernels that have neither an op nor work."""
-    table = activity.table
-    bare = (table["kind"].to_numpy() == KERNEL) & (table["op"].to_numpy() < 0) & unworked(work) & (activity_step >= 0)
-    if activity.on_cpu or not bare.any():
-        return np.empty(0, np.int64)
-    numbers, count = np.unique(activity_step[bare], return_counts=True)
+    bare = recorded.in_steps & recorded.unknown & (recorded.activity.table["op"].to_numpy() < 0)
+    numbers, count = np.unique(recorded.activity_step[bare], return_counts=True)
     return numbers[count >= _FEWEST].astype(np.int64)
 
 

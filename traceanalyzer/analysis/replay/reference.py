@@ -17,9 +17,10 @@ import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.kernels import HELPER_ROLES, MATRIX_CATEGORIES
+from traceanalyzer.analysis.replay.recorded import Recorded
 from traceanalyzer.analysis.work.columns import FLOATS, INTEGERS
 from traceanalyzer.analysis.work.opwork import OpWork
-from traceanalyzer.trace.tables import KERNEL, Trace
+from traceanalyzer.trace.tables import Trace
 
 Ints = npt.NDArray[np.int64]
 
@@ -109,31 +110,25 @@ def _of_products(works: Iterable[OpWork | None]) -> int | None:
     return max(set(counts), key=counts.count) if counts else None
 
 
-def evidence_of_steps(
-    trace: Trace, activity: Activity, work: pd.DataFrame, steps: pd.DataFrame, activity_step: np.ndarray, file: str = ""
-) -> Evidence:
+def evidence_of_steps(recorded: Recorded, file: str = "") -> Evidence:
     """The eager steps of a trace with recorded shapes, in order of time.
 
     Args:
-        trace, activity: what was read, and what ran.
-        work: as `measure` returns it, a row per activity row.
-        steps: `Steps.table`.
-        activity_step: the step of every row, MISSING where it belongs to none.
+        recorded: the trace.
         file: see `Evidence`.
     """
-    table = activity.table
-    kernel = (table["kind"].to_numpy() == KERNEL) & (activity_step >= 0)
+    table, work, activity_step = recorded.activity.table, recorded.work, recorded.activity_step
     parts: list[Part] = []
-    if not activity.on_cpu and kernel.any():
-        rows = np.flatnonzero(kernel)
+    rows = np.flatnonzero(recorded.in_steps)
+    if len(rows):
         rows = rows[np.lexsort((table["start_ns"].to_numpy()[rows], activity_step[rows]))]
         step = activity_step[rows]
         owned = pd.Series(table["op"].to_numpy()[rows] >= 0).groupby(step).mean()
         worked = pd.Series(work["bytes"].notna().to_numpy()[rows]).groupby(step).mean()
         for number in owned.index[(owned >= _OWNED) & (worked >= _WORKED)].tolist()[:_MOST_STEPS]:
             inside = slice(*np.searchsorted(step, [number, number + 1]))
-            parts.append(Part(f"step {number}", _tokens(steps, number), rows[inside]))
-    return Evidence(trace, activity, work, tuple(parts), file)
+            parts.append(Part(f"step {number}", _tokens(recorded.steps, number), rows[inside]))
+    return Evidence(recorded.trace, recorded.activity, work, tuple(parts), file)
 
 
 def works_of(work: pd.DataFrame, same_context: bool = False) -> tuple[OpWork | None, ...]:

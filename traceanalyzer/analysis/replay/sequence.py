@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from traceanalyzer.analysis.kernels import HELPER_ROLES
+from traceanalyzer.analysis.replay.recorded import Recorded
 from traceanalyzer.analysis.work.columns import Ints, distinct
-from traceanalyzer.trace.tables import KERNEL, Trace
 
 PRODUCT, EXPERTS, ATTENTION = "product", "experts", "attention"
 NORM, ROPE, KV_WRITE, ACTIVATION, ROUTING = "norm", "rope", "kv_write", "activation", "routing"
@@ -54,16 +54,10 @@ class Alike:
     carriers: Carriers
 
 
-def sequences(trace: Trace, table: pd.DataFrame, work: pd.DataFrame, step: np.ndarray, wanted: Ints) -> Iterator[Alike]:
-    """The steps `wanted`, by their sequence of kernels.
-
-    Args:
-        trace: what was read.
-        table, work: what ran and its work, row by row.
-        step: the step of every row, MISSING where it belongs to none.
-        wanted: numbers of steps.
-    """
-    inside = (table["kind"].to_numpy() == KERNEL) & np.isin(step, wanted) & (table["kernel"].to_numpy() >= 0)
+def sequences(recorded: Recorded, wanted: Ints) -> Iterator[Alike]:
+    """The steps `wanted` (their numbers), by their sequence of kernels."""
+    trace, table, work, step = recorded.trace, recorded.activity.table, recorded.work, recorded.activity_step
+    inside = recorded.in_steps & np.isin(step, wanted) & (table["kernel"].to_numpy() >= 0)
     rows = np.flatnonzero(inside)
     rows = rows[np.lexsort((table["start_ns"].to_numpy()[rows], step[rows]))]
     kernel = table["kernel"].to_numpy(np.int64)[rows]
