@@ -24,10 +24,9 @@ import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
 from traceanalyzer.analysis.steps import Steps
-from traceanalyzer.analysis.steps.join import read_labels
 from traceanalyzer.analysis.steps.model import Bools, Ints
 from traceanalyzer.analysis.steps.submission import SpanMap, graph_launched, unanswered_launches
-from traceanalyzer.trace.tables import MISSING, USER, Note, Trace
+from traceanalyzer.trace.tables import MISSING, Note, Trace
 
 _SEVERAL = 3
 """Replays of one graph from which on the usual number of kernels is known."""
@@ -51,7 +50,7 @@ def check(trace: Trace, activity: Activity, found: Steps) -> tuple[Steps, tuple[
     if len(lost):
         percent = 100 * len(lost) / max(1, len(trace.launches))
         notes.append(Note("launches_without_kernels", "warning", len(lost), f"{percent:.2g} %"))
-    empty = _labels_without_kernels(trace, lost)
+    empty = _labels_without_kernels(trace, found.labelled, lost)
     if empty:
         notes.append(Note("steps_without_kernels", "warning", empty))
     holes = replays_with_holes(trace, activity)
@@ -125,12 +124,9 @@ def _unanswered_inside(trace: Trace, activity: Activity) -> Ints:
     return inside
 
 
-def _labels_without_kernels(trace: Trace, lost: Ints) -> int:
+def _labels_without_kernels(trace: Trace, spans: pd.DataFrame, lost: Ints) -> int:
     """How many labelled steps launched work of which nothing was recorded."""
-    if not len(lost):  # most recordings; labels are parsed for nothing then
-        return 0
-    spans = read_labels(trace).of(("step",), USER)
-    if not len(spans):
+    if not len(lost) or not len(spans):
         return 0
     where = SpanMap(spans.assign(owner=np.arange(len(spans))))
     calls = trace.launches

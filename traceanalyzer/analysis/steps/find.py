@@ -22,7 +22,7 @@ from traceanalyzer.analysis.steps.model import FACTS, Bools, Ints, RunFacts, Ste
 from traceanalyzer.analysis.steps.phase import Verdict
 from traceanalyzer.analysis.steps.submission import graph_launched, submissions
 from traceanalyzer.analysis.steps.table import build_table, empty_table
-from traceanalyzer.trace.tables import MISSING, Note, Trace
+from traceanalyzer.trace.tables import MISSING, USER, Note, Trace
 
 _MOST_LAYERS = 256
 """No model has more: a piece with more attention calls holds several passes that nothing tells apart."""
@@ -50,7 +50,7 @@ def find(trace: Trace, activity: Activity, work: pd.DataFrame) -> Steps:
     if run.is_capture(trace, activity):
         return _captured(trace, activity, labels, notes)
     if labelled is None and run.is_training(trace):
-        return _none(trace, activity, "training", notes)
+        return _none(trace, activity, "training", labels, notes)
     rows = tokens.step_rows(trace, activity, work, category, submission)
     layer = rows[["thread", "time_ns"]][rows["category"].isin(tokens.LAYER)]
     inputs = model_inputs(trace, layer["thread"].to_numpy(np.int64), layer["time_ns"].to_numpy(np.int64))
@@ -67,9 +67,14 @@ def _work_notes(work: pd.DataFrame) -> list[Note]:
     return [Note("estimated_work", "info", estimated)] if estimated else []
 
 
-def _none(trace: Trace, activity: Activity, workload: Workload, notes: list[Note]) -> Steps:
+def _none(trace: Trace, activity: Activity, workload: Workload, labels: LabelTable, notes: list[Note]) -> Steps:
     missing = np.full(len(activity.table), MISSING, np.int32)
-    return Steps(empty_table(), missing, RunFacts(workload, run.engine(trace, []), None, None, tuple(notes)))
+    facts = RunFacts(workload, run.engine(trace, []), None, None, tuple(notes))
+    return Steps(empty_table(), missing, facts, _labelled(labels))
+
+
+def _labelled(labels: LabelTable) -> pd.DataFrame:
+    return labels.of(("step",), USER)[["thread", "start_ns", "end_ns"]]
 
 
 def _captured(trace: Trace, activity: Activity, labels: LabelTable, notes: list[Note]) -> Steps:
@@ -79,7 +84,8 @@ def _captured(trace: Trace, activity: Activity, labels: LabelTable, notes: list[
     facts = {name: np.array([nan]) for name in FACTS}
     everything = np.zeros(len(activity.table), np.int64)
     table, step = build_table(activity, everything, [verdict], facts, (MISSING,), np.zeros(1, np.bool_))
-    return Steps(table, step, RunFacts("capture", run.engine(trace, []), None, None, tuple(notes)))
+    facts_of_run = RunFacts("capture", run.engine(trace, []), None, None, tuple(notes))
+    return Steps(table, step, facts_of_run, _labelled(labels))
 
 
 def _judged(known: Measured, notes: list[Note]) -> Steps:
@@ -93,7 +99,7 @@ def _judged(known: Measured, notes: list[Note]) -> Steps:
     table, step = build_table(known.activity, group, verdicts, counts, parents, complete)
     phases = [verdict.phase for verdict in verdicts]
     graph = None if known.activity.on_cpu else _graph_mode(known, table, step.astype(np.int64))
-    return Steps(table, step, _run_facts(known, phases, kept, complete, graph, notes))
+    return Steps(table, step, _run_facts(known, phases, kept, complete, graph, notes), _labelled(known.labels))
 
 
 def _graph_mode(known: Measured, table: pd.DataFrame, step: Ints) -> str | None:

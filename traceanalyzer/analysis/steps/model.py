@@ -65,9 +65,11 @@ class Steps:
     `query_context_sum` the sum of query length x key length, not halved for causality; `padded_tokens` counts tokens
     that are only padding, on top of `tokens`.
 
-    `activity_step` maps every row of `Activity.table` to its step, MISSING where it belongs to none.
+    `activity_step` maps every row of `Activity.table` to its step, MISSING where it belongs to none. `labelled` holds
+    thread, start_ns and end_ns of every host range that a label calls a step, whatever was recorded of it.
     """
 
     table: pd.DataFrame
     activity_step: npt.NDArray[np.int32]
     facts: RunFacts
+    labelled: pd.DataFrame
