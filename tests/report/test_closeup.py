@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.report import factory
-from tests.report.browsing import Visit, chromium
+from tests.report.browsing import Visit
 from traceanalyzer.errors import InputError
 from traceanalyzer.report import html
 from traceanalyzer.report.document import content_id
@@ -22,12 +22,6 @@ SCROLL, SAID = ".closeup-scroll", ".closeup-said"
 
 def shown() -> Any:
     return factory.gpu_generation(closeups=[factory.closeup("decode", NAMES)])
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

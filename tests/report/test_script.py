@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.report import factory
-from tests.report.browsing import Visit, chromium
+from tests.report.browsing import Visit
 from traceanalyzer.report import html, markdown
 
 REPORTS = ("gpu", "maximal", "hostile")
 COUNTS = "[...document.querySelectorAll('#kernel-table tbody tr')].map(r => r.cells[3].innerText)"
 NAMES = "[...document.querySelectorAll('#kernel-table tbody tr')].filter(r => r.checkVisibility())" \
         ".map(r => r.cells[0].querySelector('code').textContent)"  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")
