@@ -82,6 +82,8 @@ def test_what_is_found_must_be_small_of_the_same_devices_and_asked_for(traces: P
     assert captures_beside([given], [read_trace(SAMPLE)]) == ()
     shutil.copy(traces / "gp100-no-tensor-cores.json.gz", tmp_path / CAPTURE)  # of another card
     assert captures_beside([given], [replayed]) == ()
+    shutil.copy(given, tmp_path / CAPTURE)
+    assert captures_beside([given], [replayed]) == ()
 
 
 def test_what_is_large_or_the_trace_itself_is_not_read(
@@ -107,6 +109,11 @@ def test_a_capture_without_use_is_refused_in_one_line(
     assert "needs the name" in refused(capsys, decode, "--capture", "-")
     assert "needs the name" in refused(capsys, decode, "--capture", "")
     assert "cannot be the trace" in refused(capsys, decode, "--capture", decode)
+    (tmp_path / "folder").mkdir()
+    for copy in (tmp_path / "copy.json.gz", tmp_path / "folder" / "rank.json.gz"):
+        shutil.copy(decode, copy)
+    for path in (decode, str(tmp_path / "folder")):
+        assert "copy.json.gz has the content of" in refused(capsys, path, "--capture", str(tmp_path / "copy.json.gz"))
     assert "holds no captured graph" in refused(capsys, decode, "--capture", str(traces / "a100-matmul.json"))
 
 

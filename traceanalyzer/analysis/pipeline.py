@@ -153,11 +153,13 @@ def analyze(traces: Sequence[Trace], options: AnalysisOptions | None = None) -> 
     """Analyse the ranks and windows of one run.
 
     Raises:
-        InputError: no trace, traces that are not the ranks and windows of one run, or a capture that holds no shapes.
+        InputError: no trace, traces that are not the ranks and windows of one run, or a capture that holds no shapes or
+            is one of the traces.
         UnsupportedTraceError: a trace holds nothing that can be analysed.
         UnknownGPUError: the GPU id of the options is not in the catalogue.
     """
     options = options or AnalysisOptions()
+    _refuse_copies(traces, options.captures)
     traces, notes = ranks.of_one_run(traces)
     runs: list[steps.RunFacts] = []
     analysed: list[DeviceAnalysis] = []
@@ -225,6 +227,18 @@ def _batching(
 
 MOST_DEVICES = 64
 """One process drives at most a few devices; more of them is a damaged or hostile file."""
+
+
+def _refuse_copies(traces: Sequence[Trace], captures: Sequence[Trace]) -> None:
+    """Raise for a capture with the content of a trace that it is to explain: it would only say the same again."""
+    content = {(trace.source.bytes, trace.source.sha256): trace.source.name for trace in traces}
+    for capture in captures:
+        name = content.get((capture.source.bytes, capture.source.sha256))
+        if name is not None:
+            raise InputError(
+                f"the capture {capture.source.name} has the content of {name}, the trace it is to explain",
+                "give a capture of its graphs, or an eager trace",
+            )
 
 
 def _evidence(options: AnalysisOptions) -> list[replay.Evidence]:
