@@ -151,3 +151,17 @@ def test_a_folder_stands_for_the_traces_in_it(tmp_path: Path) -> None:
         read_traces([])
     with pytest.raises(InputError, match="does not exist"):
         read_traces([tmp_path / "gone"])
+
+
+def test_an_empty_file_beside_others_is_left_out_and_noted(tmp_path: Path) -> None:
+    """A rank that died before it wrote; alone, or with others of its kind, it is refused."""
+    good, empty, other = (tmp_path / name for name in ("rank0.json", "rank1.json", "rank2.json"))
+    good.write_bytes(document(events(1, 5), "old kineto"))
+    for path in (empty, other):
+        path.touch()
+    (trace,) = read_traces([empty, good, other])
+    assert trace.source.name == "rank0.json"
+    note = trace.quality[0]
+    assert (note.code, note.count, note.detail) == ("empty_files_left_out", 2, "rank1.json")
+    with pytest.raises(InputError, match=r"rank1\.json is empty"):
+        read_traces([empty, other])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.analysis.ranks import made
+from traceanalyzer.analysis.pipeline import analyze
 from traceanalyzer.analysis.ranks import of_one_run
-from traceanalyzer.errors import InputError
+from traceanalyzer.errors import InputError, UnsupportedTraceError
+from traceanalyzer.report import html
+from traceanalyzer.report.build import build
 from traceanalyzer.simulate.scenario import Scenario
 from traceanalyzer.trace.reading import read_traces
 from traceanalyzer.trace.tables import Note, Trace
@@ -51,6 +56,43 @@ def test_a_copy_of_a_rank_is_left_out(files: list[Path]) -> None:
     ranks, notes = given(*files, copy)
     assert ranks == [0, 1, 2, 3]
     assert notes == [Note("rank_given_twice", "warning", 1, "copy.json")]
+
+
+def without(*categories: str) -> Callable[[dict[str, Any]], None]:
+    """Takes the events of some categories out, and all others too where none is named."""
+
+    def change(document: dict[str, Any]) -> None:
+        events = document["traceEvents"]
+        document["traceEvents"] = [one for one in events if categories and one.get("cat") not in categories]
+
+    return change
+
+
+DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation")
+
+
+@pytest.mark.parametrize("categories", [(), DEVICE], ids=["no event", "no kernel"])
+def test_an_empty_rank_is_left_out_and_counts_as_given(files: list[Path], categories: tuple[str, ...]) -> None:
+    empty = made.changed(files[2], without(*categories), "empty-rank2.json")
+    assert given(files[0], files[1], empty, files[3]) == (
+        [0, 1, 3], [Note("empty_rank_left_out", "warning", 1, "2")]
+    )  # fmt: skip
+    assert given(files[0], empty) == (
+        [0], [Note("empty_rank_left_out", "warning", 1, "2"), Note("ranks_not_given", "warning", 2, "1, 3")]
+    )  # fmt: skip
+
+
+def test_ranks_that_are_all_empty_are_refused(files: list[Path]) -> None:
+    empty = [made.changed(file, without(*DEVICE), f"empty-{file.name}") for file in files[:2]]
+    with pytest.raises(UnsupportedTraceError, match=r"empty-run-rank0.json is a GPU run without its GPU records"):
+        analyze(read_traces(empty))
+
+
+def test_the_page_says_which_rank_is_left_out(files: list[Path]) -> None:
+    empty = made.changed(files[1], without(), "empty-rank1.json")
+    report = build(analyze(read_traces([files[0], empty, files[2], files[3]])))
+    assert "1 rank (1) was left out, as nothing was recorded of what ran on the device" in html.render(report)
+    assert [device.rank for device in report.devices] == [0, 2, 3]
 
 
 def test_another_file_of_the_same_rank_is_refused(files: list[Path]) -> None:

@@ -2,7 +2,8 @@
 
 A server writes a trace of its front end, which tokenises and schedules, into the folder of its ranks; such a trace has
 no work of a GPU, no call that submits any, and no rank. (vLLM calls it `async_llm`; the name decides nothing.) A rank
-that no trace tells is taken from the files' names, which all engines number.
+that no trace tells is taken from the files' names, which all engines number. A rank without a record of its device is
+left out beside others; one whose file was cut short is analysed as far as it goes.
 
 What could be wrong: a rank whose file lost all of its GPU records and calls, and its rank, passes for a front end.
 """
@@ -38,9 +39,10 @@ def of_one_run(traces: Sequence[Trace]) -> tuple[list[Trace], list[Note]]:
     notes: list[Note] = []
     once = _once(traces, notes)
     ranks = _named(_without_front_ends(windows.by_process(once), notes), notes)
-    _check(ranks)
+    kept = _without_empty(ranks, notes)
+    _check(kept)
     notes += _missing(ranks)
-    return ranks, notes
+    return kept, notes
 
 
 def _once(traces: Sequence[Trace], notes: list[Note]) -> list[Trace]:
@@ -73,9 +75,33 @@ def _without_front_ends(traces: Sequence[Trace], notes: list[Note]) -> list[Trac
 def _is_front_end(trace: Trace) -> bool:
     if len(trace.kernels) or trace.metadata.rank is not None:
         return False
-    cut = _CUT_SHORT & {note.code for note in trace.quality}
     calls = {trace.text(int(code)) for code in trace.launches["name"].unique()}
-    return not cut and not any(map(SUBMITS.search, calls))
+    return not _is_cut_short(trace) and not any(map(SUBMITS.search, calls))
+
+
+def _without_empty(traces: list[Trace], notes: list[Note]) -> list[Trace]:
+    """The traces without ranks of whose device nothing was recorded, as long as another one is left."""
+    on_gpu = any(len(trace.kernels) for trace in traces)
+    kept = [trace for trace in traces if not _is_empty(trace, on_gpu)]
+    if not kept or len(kept) == len(traces):
+        return traces
+    ranks = sorted(trace.metadata.rank or 0 for trace in traces if _is_empty(trace, on_gpu))
+    notes.append(Note("empty_rank_left_out", "warning", len(ranks), _listed(ranks, len(ranks))))
+    return kept
+
+
+def _is_empty(trace: Trace, on_gpu: bool) -> bool:
+    ran = trace.kernels if on_gpu else trace.ops
+    return trace.metadata.rank is not None and not len(ran) and not _is_cut_short(trace)
+
+
+def _is_cut_short(trace: Trace) -> bool:
+    return bool(_CUT_SHORT & {note.code for note in trace.quality})
+
+
+def _listed(ranks: Sequence[int], count: int) -> str:
+    """The first of `count` ranks."""
+    return ", ".join(map(str, ranks[:_NAMED])) + (", ..." if count > _NAMED else "")
 
 
 def _named(traces: list[Trace], notes: list[Note]) -> list[Trace]:
@@ -115,5 +141,4 @@ def _missing(traces: Sequence[Trace]) -> list[Note]:
         return []
     there = {trace.metadata.rank for trace in traces}
     lacking = [rank for rank in range(min(size, len(traces) + _NAMED + 1)) if rank not in there]
-    more = ", ..." if count > _NAMED else ""
-    return [Note("ranks_not_given", "warning", count, ", ".join(map(str, lacking[:_NAMED])) + more)]
+    return [Note("ranks_not_given", "warning", count, _listed(lacking, count))]
