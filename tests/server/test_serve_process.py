@@ -19,7 +19,7 @@ import pytest
 
 from tests.server.serving import Serving, command, make_token, serving, sha256, trace_gz, until
 from traceanalyzer.__main__ import main
-from traceanalyzer.server.running import is_loopback
+from traceanalyzer.network import is_loopback
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from traceanalyzer.network import TOKEN_START
 from traceanalyzer.server import problems
 from traceanalyzer.server.problems import Problem
 from traceanalyzer.server.settings import Settings
@@ -25,7 +26,7 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _OWN = ("localhost", "127.0.0.1", "::1")
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 not bound to: as a name a browser takes it for this machine
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
-_TOKEN = re.compile(rb"ta_[0-9a-fA-F]{12}_[A-Za-z0-9_-]{8}")
+_TOKEN = re.compile(TOKEN_START.encode())
 _TOKEN_PARAMETER = re.compile(rb"(?:^|[&;])(?:access_token|api_key|token|authorization)=", re.IGNORECASE)
 
 

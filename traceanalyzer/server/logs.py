@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from traceanalyzer.network import TOKEN_ID
 from traceanalyzer.server.metrics import Metrics
 
-_TOKEN = re.compile(r"(ta_[0-9a-fA-F]{12}_)[A-Za-z0-9_-]+")
+_TOKEN = re.compile(rf"({TOKEN_ID})[A-Za-z0-9_-]+")
 _SHARED = re.compile(r"/s/[A-Za-z0-9_-]{8,}")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 _METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "PATCH"})

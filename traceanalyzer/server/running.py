@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import os
 import signal
@@ -29,6 +28,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.network import is_loopback
 from traceanalyzer.server import logs
 from traceanalyzer.server.app import create_app
 from traceanalyzer.server.folder import claimed
@@ -76,16 +76,6 @@ def run(settings: Settings, grace_s: float = GRACE_S) -> int:
         services.close()
         _log.info("stopped", extra={"event": "stopped"})
         return 1 if server.force_exit else 0
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`, a name or an address."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def refuse_open_doors(settings: Settings, any_token: bool) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select, update
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.network import TOKEN
 from traceanalyzer.server.database.engine import Database, changed
 from traceanalyzer.server.database.models import Token
 from traceanalyzer.server.text import now_ms
@@ -25,7 +25,6 @@ from traceanalyzer.server.text import now_ms
 SCOPES = ("upload", "read", "delete", "admin")
 """admin implies all others."""
 
-_TEXT = re.compile(r"ta_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _USED_EVERY_MS = 60_000
 _NAME_CHARS = 100
 
@@ -78,7 +77,7 @@ class Tokens:
 
     def check(self, text: str, now: int | None = None) -> Token | None:
         """The token with this text, unless it is unknown, wrong, revoked or expired. Its use is noted once a minute."""
-        match = _TEXT.fullmatch(text)
+        match = TOKEN.fullmatch(text)
         identity, secret = match.groups() if match else ("", "")
         with self._database.reading() as session:
             token = session.get(Token, identity)

@@ -7,7 +7,6 @@ server's secret in a label would be sent as that label.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from traceanalyzer.errors import InputError
+from traceanalyzer.network import TOKEN_START, is_loopback
 
 TOKEN_VARIABLE = "TRACEANALYZER_TOKEN"  # noqa: S105 - the variable's name
 KEEP_IT_APART = f"put the token into a file and name it with --token-file, or into {TOKEN_VARIABLE}"
-_TOKEN_SHAPE = re.compile(r"ta_[0-9a-f]{12}_[A-Za-z0-9_-]{8}")
+_TOKEN_SHAPE = re.compile(TOKEN_START)
 _TOKEN = re.compile(r"[!-~]{1,1000}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
@@ -51,7 +51,7 @@ def address(text: str) -> Address:
         raise InputError("--to: the path holds characters that no server's address needs")
     host = _host(parts)
     port = f":{parts.port}" if parts.port else ""
-    return Address(f"{parts.scheme}://{host}{port}{path}", _is_local(host), parts.scheme == "https")
+    return Address(f"{parts.scheme}://{host}{port}{path}", is_loopback(host), parts.scheme == "https")
 
 
 def proxy(text: str) -> str:
@@ -82,15 +82,6 @@ def _split(option: str, text: str) -> SplitResult:
 def _host(parts: SplitResult) -> str:
     host = parts.hostname or ""
     return f"[{host}]" if ":" in host else host
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def refuse_tokens(arguments: Iterable[str]) -> None:
