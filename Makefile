@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 OUT := out
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOAK_MINUTES ?= 30
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 NEWEST := $(VENV)/engines-newest
 
 .PHONY: help demo test lint soak engines-newest bench collector samples screenshots clean
@@ -69,8 +70,10 @@ $(VENV)/.successor: tests/analysis/make_successor.py $(VENV)/.dev
 	$(BIN)/python tests/analysis/make_successor.py $(VENV)/traceinsight
 	@touch $@
 
+# One worker more than cores: many tests wait for processes and servers. Each worker takes neighbours, which share
+# fixtures, and steals what is left of another's at the end.
 test: lint $(VENV)/.engines $(VENV)/.successor
-	$(BIN)/python -m pytest -m "not soak" -n auto
+	$(BIN)/python -m pytest -m "not soak" -n $(WORKERS) --dist worksteal
 
 soak: $(VENV)/.dev
 	timeout --foreground $(SOAK_MINUTES)m $(BIN)/python -m pytest -m soak
