@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from traceanalyzer.analysis import hta
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("TRACEANALYZER_SHARED", ROOT.parent / "shared"))
@@ -43,6 +46,14 @@ def oracle() -> Path:
     folder = SHARED / "oracle"
     require(folder.is_dir(), "the shared reference values are not here")
     return folder
+
+
+@pytest.fixture(scope="module")
+def without_hta() -> Iterator[None]:
+    """Leaves another tool's figures out: a third to a half of an analysis, for tests that do not look at them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hta, "ask", lambda _lines: (None, ()))
+        yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tests.conftest import SHARED
 from traceanalyzer import analyze, read_trace
 from traceanalyzer.report.document import Report
 
+pytestmark = pytest.mark.usefixtures("without_hta")
+
 ORACLE = SHARED / "oracle" / "busy-idle.json"
 
 
@@ -20,6 +23,7 @@ def reference_names() -> list[str]:
     return sorted(json.loads(ORACLE.read_text())) if ORACLE.is_file() else ["busy-idle.json"]
 
 
+@functools.cache
 def report_on(traces: Path, name: str) -> Report:
     return analyze([read_trace(traces / name)])
 

@@ -18,6 +18,7 @@ from traceanalyzer.findings.evaluate import _expected, ask, evaluate, quantised
 from traceanalyzer.findings.model import Finding
 from traceanalyzer.findings.registry import RULES, WINDOW
 
+pytestmark = pytest.mark.usefixtures("without_hta")
 ROOT = Path(__file__).resolve().parents[2]
 REAL = (
     "b200-vllm-eager-prefill.json.gz",

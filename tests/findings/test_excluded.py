@@ -20,6 +20,7 @@ from traceanalyzer.findings.registry import WINDOW
 from traceanalyzer.findings.subject import subject
 from traceanalyzer.report.findings import ruled_out
 
+pytestmark = pytest.mark.usefixtures("without_hta")
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 UNKNOWN = Sensitivity(None, None, None, None, None)
 PLAIN = ("more_compute", "more_bandwidth", "fewer_launches", "larger_batch")

@@ -17,6 +17,7 @@ from traceanalyzer.analysis.ranks import Ranks, compare
 from traceanalyzer.findings.evaluate import evaluate
 from traceanalyzer.findings.subject import PhaseSubject
 
+pytestmark = pytest.mark.usefixtures("without_hta")
 COUNT = 10
 RULE = "straggling_rank"
 

@@ -21,6 +21,7 @@ from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.scenario import Costs, Scenario
 from traceanalyzer.simulate.write import simulate
 
+pytestmark = pytest.mark.usefixtures("without_hta")
 MARGIN = 0.15
 SMALL = Scenario(model="llama-3.2-1b", prompt=256, output=7)
 TINY = replace(SMALL, model="qwen3-0.6b")

@@ -27,12 +27,24 @@ def in_words(page: str) -> str:
     return page.replace("\N{NO-BREAK SPACE}", " ").replace("\\", "").replace("\n", " ")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.fixture(scope="module")
+def before() -> doc.Report:
+    return report(SAMPLE)
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def redacted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Level, Any, doc.Report]:
+    """A level, what redacting the sample at it gave, and the report on that."""
+    target = tmp_path_factory.mktemp("redacted") / "out.json.gz"
+    done = redact_file(SAMPLE, target, request.param)
+    return request.param, done, report(target)
+
+
 @pytest.mark.parametrize("format", ["html", "markdown", "text"])
-def test_every_rendering_says_what_was_done(tmp_path: Path, level: Level, format: Any) -> None:
-    target = tmp_path / "out.json.gz"
-    done = redact_file(SAMPLE, target, level)
-    before, after = report(SAMPLE), report(target)
+def test_every_rendering_says_what_was_done(
+    before: doc.Report, redacted: tuple[Level, Any, doc.Report], format: Any
+) -> None:
+    level, done, after = redacted
     assert before.redaction is None
     assert after.redaction is not None
     assert (after.redaction.level, after.redaction.files) == (level, 1)

@@ -24,6 +24,8 @@ from traceanalyzer.simulate.scenario import Plant, Scenario
 from traceanalyzer.simulate.variants import Variant
 from traceanalyzer.simulate.write import simulate
 
+pytestmark = pytest.mark.usefixtures("without_hta")
+
 SMALL = Scenario(model="llama-3.2-1b", prompt=128, output=4)
 H100 = "h100-sxm-80gb"
 PLANTED = tuple(Plant(kind, 200_000, 2) for kind in ("allocator", "sync", "scheduler", "launch"))

@@ -10,7 +10,6 @@ import pytest
 
 from tests.analysis.truth import count_errors, share_of_time_right
 from traceanalyzer import read_trace
-from traceanalyzer.analysis import hta
 from traceanalyzer.analysis.pipeline import Analysis, analyze
 from traceanalyzer.simulate.passes import passes
 from traceanalyzer.simulate.scenario import Scenario
@@ -40,18 +39,15 @@ EXACT = {"tokens", "sequences", "prefill_tokens", "decode_tokens"}
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    """The analysis and the truth of a case, made once; without another tool's figures, half of the time."""
+    """The analysis and the truth of a case, made once."""
     made = {}
-    patch = pytest.MonkeyPatch()
-    patch.setattr(hta, "ask", lambda devices: (None, ()))
 
     def get(name: str) -> tuple[Analysis, dict]:
         if name not in made:
             made[name] = run(CASES[name], tmp_path_factory.mktemp("run"))
         return made[name]
 
-    yield get
-    patch.undo()
+    return get
 
 
 def run(scenario: Scenario, folder: Path, variant: Variant = BARE) -> tuple[Analysis, dict]:
