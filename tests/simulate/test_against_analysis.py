@@ -173,7 +173,8 @@ def test_one_changed_constant_is_seen(
 ) -> None:
     path = made(tmp_path, name)
     judged = {aspect for aspect in ASPECTS if (name, aspect) not in GAPS}
-    assert not {aspect for aspect in judged if ASPECTS[aspect](read(path))}
+    case = read(path)
+    assert not {aspect for aspect in judged if ASPECTS[aspect](case)}
     change(monkeypatch)
     case = read(path)
     assert {aspect for aspect in judged if ASPECTS[aspect](case)} == caught
