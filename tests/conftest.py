@@ -12,6 +12,8 @@ import pytest
 
 from traceanalyzer.analysis import hta
 
+# Every core has its own tests: a pool of threads in each process would only spin for its turn. Read when torch loads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("TRACEANALYZER_SHARED", ROOT.parent / "shared"))
 
