@@ -85,7 +85,7 @@ def measure_gaps(recorder: str, windows: int, steps: int) -> dict[str, Any]:
             busy.append((begin, end))
             quiet.append((end + NS, after))
             (raw,) = window.raws
-            costs.append(process.log.overhead(raw.opened_ns or 0, raw.closed_ns or 0))
+            costs.append(process.log.overhead(raw.opened_ns or 0, raw.whole_until_ns or 0))
             raw.path.unlink()
         # The first window of a process imports and allocates; it is told apart.
         first, *with_window = gaps(process, busy)

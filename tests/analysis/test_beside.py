@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from traceanalyzer import analyze, read_trace
@@ -123,6 +125,21 @@ def test_the_collector_names_the_gpu_where_the_trace_does_not(trace: Trace) -> N
 def test_a_step_that_the_windows_end_cut_is_not_counted(trace: Trace) -> None:
     report = reported(trace, window={"unfinished_steps": 1})
     assert [step.complete for step in report.steps] == [True, True, True, False]
+
+
+def test_a_cut_step_is_counted_by_the_recorders_label_not_by_the_engines_in_it(trace: Trace) -> None:
+    names = np.array(trace.strings, dtype=object)[trace.annotations["name"]]
+    steps = trace.annotations[[str(name).startswith("ta.step[") for name in names]]
+    inner = steps.assign(
+        name=len(trace.strings), start_ns=steps["start_ns"] + 1000, duration_ns=steps["duration_ns"] - 2000
+    )
+    assert len(inner) and (inner["duration_ns"] > 0).all()
+    nested = replace(
+        trace, strings=(*trace.strings, "execute_context_0(0)_generation_1(1)"),
+        annotations=pd.concat([trace.annotations, inner.astype(trace.annotations.dtypes)], ignore_index=True),
+    )  # fmt: skip
+    report = reported(nested, window={"unfinished_steps": 2})
+    assert [step.complete for step in report.steps] == [True, True, False, False]
 
 
 def test_a_lone_first_prefill_is_a_prefill_from_a_cold_start(trace: Trace) -> None:

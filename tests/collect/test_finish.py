@@ -163,6 +163,21 @@ def test_only_labels_on_the_host_count(tmp_path: Path) -> None:
     assert found.last_step_ns == raws.BASE_NS + 70_000
 
 
+def test_a_step_that_ended_when_no_operation_was_taken_any_more_is_cut() -> None:
+    """By its end, of whatever phase; the bound itself is in time. Labels last 50 us each."""
+    events = [
+        raws.step("prefill", 0, 0.0), raws.step("decode", 1, 100.0), raws.step("decode", 2, 150.001),
+        raws.step("mixed", 3, 900.0), raws.step("decode", 4, 950.0, args={"finished": False}),
+    ]  # fmt: skip
+    whole = scan(io.BytesIO(dumped(raws.facts(events))))
+    assert (whole.phases, whole.unfinished) == ({"prefill": 1, "decode": 2, "mixed": 1}, 1)
+    found = scan(io.BytesIO(dumped(raws.facts(events))), raws.BASE_NS + 150_000)
+    assert (found.phases, found.unfinished) == ({"prefill": 1, "decode": 1}, 3)
+    assert (found.first_step_ns, found.last_step_ns) == (raws.BASE_NS, raws.BASE_NS + 150_000)
+    none = scan(io.BytesIO(dumped(raws.facts(events))), raws.BASE_NS)
+    assert (none.steps, none.unfinished, none.first_step_ns, none.first_number) == (0, 5, None, 0)
+
+
 def test_strings_with_control_characters_or_broken_bytes_pass(tmp_path: Path) -> None:
     text = dumped(raws.usual()).replace(b"aten::mm", b"kernel\x01\x1f\xff\xfe<T>")
     found, _ = finished(text, tmp_path / "out.json.gz")

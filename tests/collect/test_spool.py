@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -117,6 +118,24 @@ def test_a_recording_from_beginning_to_end(tmp_path: Path, capsys: pytest.Captur
         block = json.load(stream)["traceanalyzer"]
     assert block["sampling"]["every_s"] == 300.0 and block["sampling"]["windows_taken"] == 1
     assert 0 < block["sampling"]["duty_share"] <= 1
+
+
+def test_steps_that_ended_after_operations_were_taken_no_more_are_told_as_cut(tmp_path: Path) -> None:
+    """Of three steps, which end 50, 150 and 250 us after the trace's begin, in two files; only one was told to stop."""
+    with spooling(tmp_path) as spool:
+        asked = window(spool, 1, pids=(7, 8))
+        quiet = raws.BASE_NS + 200_000
+        asked.raws = [replace(asked.raws[0], recorder="ondemand", quiet_ns=quiet), asked.raws[1]]
+        spool.add(asked, {pid: About({"pid": pid, "rank": pid - 7}) for pid in (7, 8)})
+        entry = spool.wait(1, 30)
+    assert entry is not None
+    blocks = []
+    for file in entry["files"]:
+        with gzip.open(spool.folder / file["name"]) as stream:
+            blocks.append(json.load(stream)["traceanalyzer"]["window"])
+    assert [file["steps"] for file in entry["files"]] == [2, 3]
+    assert [(block["unfinished_steps"], block["complete"]) for block in blocks] == [(1, False), (0, True)]
+    assert [block.get("quiet_ns") for block in blocks] == [quiet, None]
 
 
 def test_the_analyzer_reads_the_recording(tmp_path: Path) -> None:

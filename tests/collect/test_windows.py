@@ -176,7 +176,7 @@ def test_a_window_over_all_ranks(bench: Bench) -> None:
     assert set(bench.daemon.sent) == {100, 101} and len(configs) == 1, "all start at the same time"
     lines = dict(line.split("=", 1) for line in configs.pop().splitlines())
     start_ms, lasts_ms = int(lines["PROFILE_START_TIME"]), int(lines["ACTIVITIES_DURATION_MSECS"])
-    ms = lasts_ms - takers.QUIET_NS // MS
+    ms = lasts_ms - takers.TAIL_NS // MS
     assert start_ms / 1000 == pytest.approx(NOW + 0.5 + 0.5 + ROOM_S + 0.25, abs=0.26), "it fetches in half a second"
     assert lines["ACTIVITIES_LOG_FILE"] == str(bench.folder / "od-1.json")
     assert 34 * 10 <= ms < 34 * 10 * 2, "32 whole steps of 10 ms, with what profiling may cost"
@@ -186,14 +186,18 @@ def test_a_window_over_all_ranks(bench: Bench) -> None:
     assert (quiet, end) == ((start_ms + ms) * MS, (start_ms + lasts_ms) * MS), "no operation at its end"
     assert bench.go_to_end() == []
     bench.traces(1, 100)
+    told = (start_ms + ms + 3) * MS
+    bench.rings[100].word(layout.RING_QUIET_NS, told)
+    bench.rings[101].word(layout.RING_QUIET_NS, (start_ms - 5000) * MS)  # of the window before this one
     assert bench.go(1) == []
     bench.traces(1, 101)
     assert bench.go(0.25) == [window]
     assert window.stable is True and window.missing == [] and window.failed is None and window.weight_s == 0.0
     path = bench.folder / "od-1_100.json"
     assert window.raws[0] == RawWindow(
-        path, 100, "ondemand", start_ms * MS, (start_ms + ms) * MS, "steps", open_ms=None, stop_ms=None, save_ms=None
+        path, 100, "ondemand", start_ms * MS, (start_ms + lasts_ms) * MS, "steps", None, None, None, quiet_ns=told
     )
+    assert window.raws[1].quiet_ns is None, "its torch was not told"
     assert bench.windows.taken == 1 and not bench.windows.dropped
 
 

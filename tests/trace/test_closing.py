@@ -1,4 +1,4 @@
-"""What runs on after a window was closed is not the window's; what was queued in it is, however late it runs."""
+"""What was launched once operations were taken no more is left out; what was queued before is kept, however late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceanalyzer import read_trace
 from traceanalyzer.trace.tables import Trace
 
 BASE = 1_796_000_000_000_000_000
-CLOSED_US = 1000
+QUIET_US = 1000
 
 
 def launch(at: float, correlation: int) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def kernel(at: float, correlation: int | None = None, name: str = "k") -> dict[s
 
 
 def read(folder: Path, *events: dict[str, Any], window: object = None, base: int | None = BASE) -> Trace:
-    block = {"schema": 1, "window": {"closed_ns": BASE + CLOSED_US * 1000} if window is None else window}
+    block = {"schema": 1, "window": {"quiet_ns": BASE + QUIET_US * 1000} if window is None else window}
     head = {"schemaVersion": 1, "traceanalyzer": block, **({} if base is None else {"baseTimeNanoseconds": base})}
     (folder / "t.json").write_text(json.dumps({**head, "traceEvents": list(events)}))
     return read_trace(folder / "t.json")
@@ -61,7 +61,16 @@ def test_a_kernel_without_a_launch_goes_by_its_own_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "block", [{}, {"closed_ns": None}, {"closed_ns": "soon"}, {"closed_ns": True}, {"closed_ns": 5}, {"closed_ns": -1}]
+    "block",
+    [
+        {},
+        {"quiet_ns": None},
+        {"quiet_ns": "soon"},
+        {"quiet_ns": True},
+        {"quiet_ns": 5},
+        {"quiet_ns": -1},
+        {"closed_ns": BASE + QUIET_US * 1000},
+    ],
 )
 def test_without_a_time_that_can_be_true_all_is_kept(tmp_path: Path, block: dict[str, Any]) -> None:
     trace = read(tmp_path, launch(900, 1), kernel(950, 1), launch(1010, 3), kernel(1020, 3), window=block)

@@ -170,7 +170,7 @@ def _window(
         "number": window.number, "recorder": raw.recorder, "reason": window.reason, "closed_by": raw.closed_by,
         "complete": raw.closed_by in COMPLETE and not scan.unfinished,
         "steps": scan.steps, "unfinished_steps": scan.unfinished, "requested_ns": window.requested_ns,
-        "opened_ns": opened_ns(raw, scan), "closed_ns": closed_ns(raw, scan),
+        "opened_ns": opened_ns(raw, scan), "closed_ns": closed_ns(raw, scan), "quiet_ns": raw.quiet_ns,
         "first_step_ns": scan.first_step_ns, "last_step_ns": scan.last_step_ns,
         "stable_batch": window.stable, "cold_start": cold_start(scan),
         "engine": engine, "engine_version": engines.get(engine), "torch": process.get("torch"),

@@ -13,6 +13,7 @@ class RawWindow:
 
     path: the trace as JSON, not compressed. Times are epoch nanoseconds, costs milliseconds; None is unknown.
     closed_by: steps | time | flush | exit | user_profiler | lost; `steps` and `time` are complete windows.
+    quiet_ns: from when on no operation was taken, see `inside.quiet`: a step that ended later is cut.
     """
 
     path: Path
@@ -24,11 +25,12 @@ class RawWindow:
     open_ms: float | None = None
     stop_ms: float | None = None
     save_ms: float | None = None
+    quiet_ns: int | None = None
 
     @property
     def whole_until_ns(self) -> int | None:
-        """A step that ends later may lack operations, as the recorder took no more (see `inside.quiet`); None: none."""
-        return self.closed_ns if self.recorder == "ondemand" else None
+        """Until when its steps were recorded whole; None: unknown."""
+        return self.closed_ns if self.quiet_ns is None else self.quiet_ns
 
 
 @dataclass

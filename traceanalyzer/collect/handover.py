@@ -109,14 +109,14 @@ class HandOver:
         return {pid: self._about(known[pid], raws.get(pid), window) for pid in {*raws, *window.missing} if pid in known}
 
     def _about(self, process: Process, raw: RawWindow | None, window: Window) -> About:
-        span = (raw.opened_ns, raw.closed_ns) if raw is not None else (None, None)
+        opened, closed = (raw.opened_ns, raw.whole_until_ns) if raw is not None else (None, None)
         overhead: dict[str, Any] = {}
         gpu: dict[str, Any] = {}
-        if span[0] is not None and span[1] is not None:
+        if opened is not None and closed is not None:
             if window.reason != "full":  # there no step is unprofiled
-                overhead = process.log.overhead(span[0], span[1])
+                overhead = process.log.overhead(opened, closed)
             if self._counters is not None:
-                gpu = self._counters.between(span[0], span[1], process.facts.get("gpu"))
+                gpu = self._counters.between(opened, closed, process.facts.get("gpu"))
         return About(
             process=dict(process.facts), steplog=self._summary(process), overhead=overhead, gpu=gpu,
             service=window.service, context_sum=self._contexts.get(process.pid),

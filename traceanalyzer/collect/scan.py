@@ -1,9 +1,9 @@
 """Reads a raw Kineto trace piece by piece: whether it is whole, what it holds, and where its events lie.
 
-Every byte is parsed as JSON, a quarter of a megabyte at a time, so that memory does not grow with the trace. What could
-be wrong: one event or one top-level value of more than `LONGEST` bytes counts as damage, and so does a NUL byte, which
-a file system leaves where a write was lost. Control characters in strings are let pass, as Kineto writes kernel names
-as they are.
+Every byte is parsed as JSON, a quarter of a megabyte at a time, so that memory grows with the number of steps only.
+What could be wrong: one event or one top-level value of more than `LONGEST` bytes counts as damage, and so does a NUL
+byte, which a file system leaves where a write was lost. Control characters in strings are let pass, as Kineto writes
+kernel names as they are.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Scan:
         return sum(self.phases.values())
 
 
-def scan(stream: BinaryIO, whole_until_ns: int | None = None) -> Scan:
+def scan(stream: BinaryIO, quiet_ns: int | None = None) -> Scan:
     """Read a raw trace from its beginning.
 
     Args:
         stream: the trace.
-        whole_until_ns: epoch nanoseconds; a step that ends later is cut, whatever its label says. None: none is.
+        quiet_ns: epoch nanoseconds; a step that ends later is cut, whatever its label says. None: none is.
 
     Raises:
         Damaged: it is no complete JSON object, has no closed `traceEvents`, or no event.
@@ -97,7 +97,7 @@ def scan(stream: BinaryIO, whole_until_ns: int | None = None) -> Scan:
         raise Damaged("something after the end")
     if not found.events:
         raise Damaged("no events")
-    tally.settle(whole_until_ns)
+    tally.settle(quiet_ns)
     return found
 
 
@@ -263,7 +263,7 @@ class _Tally:
         phase = label.group(1) if label.group(1) in PHASES else "other"
         self.finished.append((*span, phase))
 
-    def settle(self, whole_until_ns: int | None) -> None:
+    def settle(self, quiet_ns: int | None) -> None:
         """Count the steps, and turn the trace's own microseconds into epoch nanoseconds, now that its base is known."""
         base = self.found.header.get("baseTimeNanoseconds")
         if isinstance(base, bool) or not isinstance(base, int):
@@ -272,7 +272,7 @@ class _Tally:
         if self.first is not None and self.first[1] is not None:
             found.first_number = int(self.first[1])
         spans = [(_epoch(base, begin), _epoch(base, end), phase) for begin, end, phase in self.finished]
-        whole = [span for span in spans if whole_until_ns is None or span[1] <= whole_until_ns]
+        whole = [span for span in spans if quiet_ns is None or span[1] <= quiet_ns]
         found.unfinished += len(spans) - len(whole)
         found.phases = dict(Counter(phase for _, _, phase in whole))
         if whole:

@@ -259,7 +259,7 @@ class Spool:
         try:
             with raw.path.open("rb") as stream:
                 self._largest_raw = max(self._largest_raw, os.fstat(stream.fileno()).st_size)
-                found = scan(stream, raw.whole_until_ns)
+                found = scan(stream, raw.quiet_ns)
                 target = self._target(window, raw, about, found)
                 block = blocks.build(window, raw, about, self._sampling(raw, found), found, missing)
                 return [file_entry(target.name, raw, about, found, finish(stream, found, target, block))]

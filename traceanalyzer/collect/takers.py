@@ -22,8 +22,8 @@ from .scan import Damaged, scan
 LABELS_BEFORE_NS = 500_000_000
 LABELS_AFTER_NS = 1_500_000_000
 """Labels begin before a window and end after it, so that every step in it has one though Kineto starts late."""
-QUIET_NS = 100_000_000
-"""So long before a window's end no operation is taken any more."""
+TAIL_NS = 100_000_000
+"""So long before a window's end no operation is taken any more, see `inside.quiet`."""
 GAP_S = 5.0
 """From one on-demand window's end to the next one's start."""
 ENDED = "the process ended before its file was complete"
@@ -84,7 +84,7 @@ class OnDemand:
         self._turns: dict[int, float] = {}
         """Epoch seconds at which the thread of a process' Kineto looked, and looks every second from then on."""
         self._late = _Late()
-        self._start_ns = self._quiet_ns = self._end_ns = 0
+        self._start_ns = self._end_ns = 0
         self._closed_by = "time"
         self._over_s = float("-inf")
         self._held_s: float | None = None
@@ -146,15 +146,15 @@ class OnDemand:
         window.lost.clear()
         self._stem = f"od-{window.number}" + (f".{window.tries}" if window.tries > 1 else "")
         self._start_ns = int(start * 1000) * 1_000_000
-        self._quiet_ns = self._start_ns + ms * 1_000_000
-        self._end_ns = self._quiet_ns + QUIET_NS
+        quiet_ns = self._start_ns + ms * 1_000_000
+        self._end_ns = quiet_ns + TAIL_NS
         self._closed_by = "steps" if by_steps else "time"
         config = window_config(
-            self._raw / f"{self._stem}.json", self._start_ns, ms + QUIET_NS // 1_000_000, self._shapes, self._stack
+            self._raw / f"{self._stem}.json", self._start_ns, ms + TAIL_NS // 1_000_000, self._shapes, self._stack
         )
         self._control.request(window.number, steps, ms)
         self._control.record_span(
-            self._start_ns - LABELS_BEFORE_NS, self._end_ns + LABELS_AFTER_NS, self._quiet_ns, self._end_ns
+            self._start_ns - LABELS_BEFORE_NS, self._end_ns + LABELS_AFTER_NS, quiet_ns, self._end_ns
         )
         self._open = {process.pid: process for process in targets}
         self._unused.clear()
@@ -171,7 +171,9 @@ class OnDemand:
             if path.exists() and self._is_empty(path, process):
                 self.give_up(window, EMPTY, pid)
             elif path.exists():  # renamed when complete
-                raw = RawWindow(path, pid, "ondemand", self._start_ns, self._quiet_ns, self._closed_by)
+                raw = RawWindow(
+                    path, pid, "ondemand", self._start_ns, self._end_ns, self._closed_by, quiet_ns=self._quiet(process)
+                )
                 window.raws.append(raw)
                 self._turns[pid] = self._end_ns / 1e9
                 del self._open[pid]
@@ -192,8 +194,8 @@ class OnDemand:
             self._control.hold_profilers(0)
 
     def spans(self) -> tuple[int, int]:
-        """Start and end of the window, epoch nanoseconds."""
-        return self._start_ns, self._quiet_ns
+        """From when until when the window's steps are recorded whole, epoch nanoseconds."""
+        return self._start_ns, self._end_ns - TAIL_NS
 
     def give_up(self, window: Window, why: str, pid: int | None = None) -> None:
         """Wait no longer for one process, or for all."""
@@ -203,6 +205,13 @@ class OnDemand:
             window.missing.append(given_up)
             window.lost[given_up] = why
             del self._open[given_up]
+        if not self._open and not window.raws:  # nobody labels, nobody tells torch
+            self._control.record_span(0, 0, 0, 0)
+
+    def _quiet(self, process: Process) -> int | None:
+        """When a process' torch was told to take no more; None: it was not, not for this window."""
+        told = process.ring.word(layout.RING_QUIET_NS)
+        return told if self._start_ns < told < self._end_ns else None
 
     def _path(self, pid: int) -> Path:
         return self._raw / f"{self._stem}_{pid}.json"
@@ -223,7 +232,7 @@ class OnDemand:
             if self._closed_by == "time" or path.stat().st_size > _SMALL_BYTES:
                 return False
             with path.open("rb") as stream:
-                steps = scan(stream, self._quiet_ns).steps
+                steps = scan(stream, self._quiet(process)).steps
         except OSError:
             return False
         except Damaged:  # a file without any event, or one that the spool will complain of

@@ -73,6 +73,12 @@ def word(facts: Section, key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def quiet_ns(block: Mapping[str, object] | None) -> int | None:
+    """From when on the recorder took no operations in this window, epoch nanoseconds; None: it took them to the end."""
+    value = section(block, "window").get("quiet_ns")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
 def is_collected(block: Mapping[str, object] | None) -> bool:
     """Whether the step labels of a trace are the collector's own, put around each step while it ran.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from traceanalyzer.trace import notes
 from traceanalyzer.trace.blocks import BLOCK_BYTES, EventBlocks
-from traceanalyzer.trace.closing import until_closed
+from traceanalyzer.trace.closing import until_quiet
 from traceanalyzer.trace.codes import ThreadKey
 from traceanalyzer.trace.columns import Columns
 from traceanalyzer.trace.events import CATEGORIES
@@ -60,7 +60,7 @@ def read_kineto(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Trace:
     tables = finished.tables
     first = min((int(table["start_ns"].min()) for table in tables.values() if len(table)), default=None)
     metadata = read_metadata(values, first, book)
-    tables = until_closed(tables, metadata, book)
+    tables = until_quiet(tables, metadata, book)
     return Trace(
         source=Source(source.name, digest, source.format, source.bytes, columns.events),
         strings=finished.strings,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceanalyzer.analysis.activity import Activity
-from traceanalyzer.analysis.steps.labels import Kind, Label, merge, parse
+from traceanalyzer.analysis.steps.labels import Kind, Label, is_ours, merge, parse
 from traceanalyzer.analysis.steps.model import Ints
 from traceanalyzer.analysis.steps.submission import SpanMap, Submission
 from traceanalyzer.trace.collector import number, section
@@ -85,9 +85,12 @@ def read_labels(trace: Trace) -> LabelTable:
 
 
 def _cut(trace: Trace, frame: pd.DataFrame, labels: tuple[Label, ...]) -> npt.NDArray[np.bool_]:
-    """The host ranges that were open when their window ended: the last ones of it, as many as its recorder counted."""
+    """The recorder's own labels of steps that were not over when their window ended, or when it took no more.
+
+    The last ones of the window, as many as its recorder counted: an engine's label around or inside one is cut with it.
+    """
     out = np.zeros(len(frame), np.bool_)
-    steps = frame["label"].isin([i for i, label in enumerate(labels) if label.kind == "step"]) & (frame["kind"] == USER)
+    steps = frame["label"].isin([i for i, label in enumerate(labels) if is_ours(label)]) & (frame["kind"] == USER)
     start, end = frame["start_ns"], frame["end_ns"]
     never = np.iinfo(np.int64).max
     windows = [(one.metadata, one.start_ns, one.end_ns) for one in trace.windows] or [(trace.metadata, -never, never)]

@@ -63,6 +63,9 @@ RING_FAILURES = 56
 RING_SEEN_WINDOW = 64
 """Number of the last window this process has seen and answered, by opening it or by refusing it."""
 
+RING_QUIET_NS = 72
+"""Epoch nanoseconds at which torch was last told to take no further operations for an on-demand window."""
+
 RECORD = struct.Struct("<QQQQIIIIIBBHI4x")
 """One step: see `RECORD_FIELDS`."""
 RECORD_FIELDS = (

@@ -173,6 +173,7 @@ class Recorder:
         if arbiter.on_demand:  # Kineto may start between two boundaries
             arbiter.wrap_scopes()
             atexit.register(arbiter.leave)
+            os.register_at_fork(after_in_child=arbiter.after_fork)
 
     def wanted(self) -> bool:
         """Whether a window may be due; cheap, as every step asks."""

@@ -8,11 +8,12 @@ public. They have been the same since torch 2.0; an error there is counted, and 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, Callable
 
 _TAIL_BYTES = 4096
 
@@ -52,8 +53,12 @@ class Session:
         return self.all_threads or threading.get_ident() == self._thread
 
     def quiet(self) -> bool:
-        """As `take_no_more`; False for a session of one thread, too."""
-        return self.all_threads and take_no_more()
+        """Take no further operations, see `switch_off`. False: not with this torch, or this session of one thread."""
+        take_no_more = switch_off() if self.all_threads else None
+        if take_no_more is None:
+            return False
+        take_no_more()
+        return True
 
     def stop(self) -> bool:
         """Stop recording. False when there is no result: another session has cancelled this one."""
@@ -79,18 +84,15 @@ class Session:
                     os.remove(left)
 
 
-def take_no_more() -> bool:
-    """Let the session that records all threads, if any runs, take no further operations; False: this torch cannot.
+def switch_off() -> Callable[[], None] | None:
+    """What lets the session that records all threads, if any runs, take no further operations; None: not this torch.
 
     Those in flight still write their ends. Torch says a line about GPU tracks on stderr, which does not matter at a
     session's end.
     """
     torch = sys.modules["torch"]
     toggle = getattr(torch.autograd.profiler, "_toggle_collection_dynamic", None)
-    if toggle is None:
-        return False
-    toggle(False, {torch._C._profiler.ProfilerActivity.CPU})
-    return True
+    return toggle and functools.partial(toggle, False, {torch._C._profiler.ProfilerActivity.CPU})
 
 
 def suits_this_thread() -> bool:
