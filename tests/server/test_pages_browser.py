@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.report.browsing import chromium
 from tests.server.pages_setup import HOST, MEMORY, RAW, add, fill, opened
@@ -495,7 +496,8 @@ def play_perfetto(shown: Window, answers: bool) -> list[str]:
     def answer(route: Any) -> None:
         asked.append(route.request.url)
         body = PERFETTO.replace("ANSWERS", "true" if answers else "false")
-        route.fulfill(body=body, content_type="text/html")
+        with suppress(PlaywrightError):  # the window may be closed by now
+            route.fulfill(body=body, content_type="text/html")
 
     shown.context.route("https://ui.perfetto.dev/**", answer)
     return asked
