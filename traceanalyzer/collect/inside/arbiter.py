@@ -344,4 +344,4 @@ def after_fork_in_parent() -> None:
 
 def watch_forks() -> None:
     """A child must not inherit a running session: it could not stop it, and would pay for it until it ends."""
-    os.register_at_fork(before=prepare_fork, after_in_parent=after_fork_in_parent, after_in_child=arbiter.after_fork)
+    os.register_at_fork(before=prepare_fork, after_in_parent=after_fork_in_parent)

@@ -169,11 +169,11 @@ class Recorder:
         if not self.full:
             self.seen = process.asked(layout.WINDOW_ID)
         arbiter.give_way = self.close
+        os.register_at_fork(after_in_child=arbiter.after_fork)
         arbiter.wrap_sessions()
         if arbiter.on_demand:  # Kineto may start between two boundaries
             arbiter.wrap_scopes()
             atexit.register(arbiter.leave)
-            os.register_at_fork(after_in_child=arbiter.after_fork)
 
     def wanted(self) -> bool:
         """Whether a window may be due; cheap, as every step asks."""
