@@ -75,8 +75,8 @@ def word(facts: Section, key: str) -> str | None:
 
 def quiet_ns(block: Mapping[str, object] | None) -> int | None:
     """From when on the recorder took no operations in this window, epoch nanoseconds; None: it took them to the end."""
-    value = section(block, "window").get("quiet_ns")
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    value = _number(section(block, "window").get("quiet_ns"))
+    return value if value is not None and value > 0 else None
 
 
 def is_collected(block: Mapping[str, object] | None) -> bool:

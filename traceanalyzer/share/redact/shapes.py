@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from traceanalyzer.network import TOKEN_START
+from traceanalyzer.network import TOKEN_ID
 from traceanalyzer.share.redact.known import PACKAGES, Known
 from traceanalyzer.share.redact.levels import digest
 
@@ -36,8 +36,8 @@ _CREDENTIALS = re.compile(
         |hf_(?=[A-Za-z]{0,200}\d|\w{20})[A-Za-z0-9]{8,}
         |sk-(?=[\w-]{0,200}\d)[\w-]{10,}|(?:npm_|pypi-|tvly-|figd_|r8_)(?=[\w-]{0,200}\d)[A-Za-z0-9-]{20,}|AIza[\w-]{20,}
         |ya29\.[\w-]{8,}|SG\.[\w-]{10,}\.[\w-]{10,}|"""
-    + TOKEN_START
-    + r"""[\w-]*
+    + TOKEN_ID
+    + r"""[\w-]{8,}
         |eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|(?:AKIA|ASIA|AGPA|AROA|AIDA)[A-Z0-9]{12,}
         |(?i:bearer|basic)\s+(?!\[credential\])(?=[A-Za-z+/_.=~-]{0,200}\d|\S{16})[A-Za-z0-9+/_.=~-]{8,})
     |-----BEGIN\ [A-Z ]{1,40}-----(?s:.*?)(?:-----END\ [A-Z ]{1,40}-----|\Z)
