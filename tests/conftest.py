@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from traceanalyzer.analysis import hta
-
 # Every core has its own tests: a pool of threads in each process would only spin for its turn. Read when torch loads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +52,7 @@ def oracle() -> Path:
 def without_hta() -> Iterator[None]:
     """Leaves another tool's figures out: a third to a half of an analysis, for tests that do not look at them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hta, "ask", lambda _lines: (None, ()))
+        patch.setattr("traceanalyzer.analysis.hta.ask", lambda _lines: (None, ()))
         yield
 
 

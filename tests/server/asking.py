@@ -63,6 +63,11 @@ def token_of(services: Services, *scopes: str, expires_s: float | None = None, n
     return services.tokens.make("test", scopes, expires_s, now)[1]
 
 
+def secret_of(token: str) -> str:
+    """What follows `ta_` and the token's id; there may be further "_" in it."""
+    return token.split("_", 2)[2]
+
+
 def kept(services: Services) -> dict[str, list[str]]:
     """Everything that is stored: blobs, what is being staged, bodies on their way, rows."""
     settings = services.settings

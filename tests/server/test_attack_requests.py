@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.server.asking import NOTHING, TRACE, client, kept, opened, path_of, sha256, token_of
+from tests.server.asking import NOTHING, TRACE, client, kept, opened, path_of, secret_of, sha256, token_of
 from traceanalyzer.server import logs
 from traceanalyzer.server.app import create_app
 from traceanalyzer.server.gate import host_of
@@ -95,11 +95,6 @@ def test_no_answer_lets_another_site_read_it(api: TestClient) -> None:
         answer = api.request(method, path, headers=headers)
         assert not [name for name in answer.headers if name.startswith("access-control-")]
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-
-
-def secret_of(token: str) -> str:
-    """What follows `ta_` and the token's id; there may be further "_" in it."""
-    return token.split("_", 2)[2]
 
 
 @pytest.mark.parametrize("where", ["query", "encoded", "path", "name", "wrong"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.asking import secret_of
 from traceanalyzer.__main__ import main
 from traceanalyzer.errors import InputError
 from traceanalyzer.server.access import Caller
@@ -47,7 +48,7 @@ def test_a_token_opens_and_only_its_hash_is_kept(services: Services, tmp_path: P
     found = services.tokens.check(text, NOW)
     assert found is not None
     assert (found.id, found.name) == (token.id, "ci")
-    secret = text.split("_", 2)[2]
+    secret = secret_of(text)
     assert token.hash == hashlib.sha256(secret.encode()).hexdigest()
     assert secret.encode() not in everything(tmp_path)
 
